@@ -1,0 +1,10 @@
+// One function a subcommand. Each adds itself to the program and, when chosen, sets `exit_code`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace berth::cli {
+
+void add_devices_command(CLI::App& app, int& exit_code);
+
+}  // namespace berth::cli

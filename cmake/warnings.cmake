@@ -1,0 +1,15 @@
+# Interface target with the warnings and instrumentation that all our own targets share.
+add_library(berth_warnings INTERFACE)
+target_compile_options(berth_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual)
+if(BERTH_WERROR)
+  target_compile_options(berth_warnings INTERFACE -Werror)
+endif()
+if(BERTH_SANITIZE)
+  add_compile_options(-fsanitize=${BERTH_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${BERTH_SANITIZE})
+endif()
+if(BERTH_COVERAGE)
+  add_compile_options(--coverage -O0)
+  add_link_options(--coverage)
+endif()

@@ -1,0 +1,163 @@
+// Failure as a value. Every call that can fail returns a Result<T>: either a T or an Error. An Error is
+// small and cheap: a code, the layer that refused, a static text and up to four numbers. Its sentence is
+// built only when somebody asks for it, so a refusal on a hot path allocates nothing and builds no string.
+// Cold paths (files, drivers, out of memory) attach a Detail. Errors and results are plain values: any
+// thread may copy and read them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <type_traits>
+#include <utility>
+
+namespace berth {
+
+enum class Code : std::uint8_t {
+  kOutOfMemory,        // capacity, budget, fragmentation or pending frees: see OutOfMemory
+  kInvalidView,        // a window outside its parent
+  kSizeMismatch,       // two sizes that must agree do not
+  kTypeMismatch,       // the element type asked for is not the buffer's
+  kMisaligned,         // a pointer or offset that the type or device cannot use
+  kNotCpuAccessible,   // host access to memory that only the device can reach
+  kNotAllocated,       // a read of a buffer that has no memory yet
+  kReadOnly,           // a write to read-only memory
+  kInvalidArgument,    // a value outside its documented range
+  kInvalidUsage,       // a buffer used in a way its usage bits do not allow
+  kNotFound,           // a name, node or file that is not there
+  kNotOwned,           // returned to a pool that does not own it, or returned twice
+  kAlreadyExists,      // a name or registration that is taken
+  kInvalidData,        // a file or message that breaks its format
+  kIo,                 // the operating system failed a read, write or map
+  kUnsupported,        // this device or build cannot do it
+  kDeviceUnavailable,  // no such device here; the text says what would make it available
+  kDeviceLost,         // the driver gave the device up
+  kDriver,             // any other failure reported by a driver, in its own words
+  kInfeasible,         // proven impossible
+  kCancelled,          // the caller asked to stop
+  kCycle,              // a dependency that leads back to itself
+};
+
+// The stable name of a code, such as "OutOfMemory".
+std::string_view code_name(Code code) noexcept;
+
+enum class Layer : std::uint8_t {
+  kDevice,
+  kAllocator,
+  kBuffer,
+  kQueue,
+  kPlan,
+  kArena,
+  kSchedule,
+  kFormat,
+  kInterop,
+  kEngine,
+  kProgram
+};
+
+struct OutOfMemory;  // out_of_memory.h: what was asked, why it failed, who holds the memory, what would help
+
+// What does not fit into a few numbers: text known only at run time, or a report.
+struct ErrorDetail {
+  std::string text;
+  std::shared_ptr<const OutOfMemory> out_of_memory;
+};
+
+class Error {
+ public:
+  // `format` must be a string literal. Each "{}" prints the next number, each "{b}" prints it as a byte
+  // size such as "64.0 MiB". A negative number prints as such.
+  template <class... Numbers>
+  constexpr Error(Code code, Layer layer, const char* format, Numbers... numbers) noexcept
+      : format_(format), numbers_{static_cast<std::int64_t>(numbers)...}, code_(code), layer_(layer) {
+    static_assert(sizeof...(Numbers) <= 4, "an Error carries at most four numbers");
+  }
+
+  // For cold paths: the sentence is made now.
+  static Error with_text(Code code, Layer layer, std::string text);
+  static Error with_detail(Code code, Layer layer, ErrorDetail detail);
+
+  Code code() const noexcept { return code_; }
+  Layer layer() const noexcept { return layer_; }
+  const std::array<std::int64_t, 4>& numbers() const noexcept { return numbers_; }
+
+  // The whole sentence: what was asked, what there was, what to do.
+  std::string message() const;
+
+  // The report behind a kOutOfMemory error, or null when the refusing layer had none.
+  const OutOfMemory* out_of_memory() const noexcept { return detail_ ? detail_->out_of_memory.get() : nullptr; }
+
+ private:
+  const char* format_;
+  std::array<std::int64_t, 4> numbers_{};
+  std::shared_ptr<const ErrorDetail> detail_;
+  Code code_;
+  Layer layer_;
+};
+
+// What value() throws, for callers who prefer exceptions.
+class BadResult : public std::runtime_error {
+ public:
+  explicit BadResult(Error error) : std::runtime_error(error.message()), error_(std::move(error)) {}
+  const Error& error() const noexcept { return error_; }
+
+ private:
+  Error error_;
+};
+
+// tl::expected with three differences: it is nodiscard, value() throws BadResult with our sentence (also
+// for void), and value() or * of a temporary return by value, so that `for (x : f().value())` cannot
+// dangle.
+template <class T>
+class [[nodiscard]] Result : public tl::expected<T, Error> {
+  using Base = tl::expected<T, Error>;
+
+ public:
+  using Base::Base;
+  Result(Error error) : Base(tl::unexpect, std::move(error)) {}
+
+  T& value() & {
+    require();
+    return Base::operator*();
+  }
+  const T& value() const& {
+    require();
+    return Base::operator*();
+  }
+  T value() && {
+    require();
+    return std::move(Base::operator*());
+  }
+
+  T& operator*() & noexcept { return Base::operator*(); }
+  const T& operator*() const& noexcept { return Base::operator*(); }
+  T operator*() && { return std::move(Base::operator*()); }
+
+ private:
+  void require() const {
+    if (!this->has_value()) throw BadResult(this->error());
+  }
+};
+
+template <>
+class [[nodiscard]] Result<void> : public tl::expected<void, Error> {
+  using Base = tl::expected<void, Error>;
+
+ public:
+  using Base::Base;
+  Result() = default;
+  Result(Error error) : Base(tl::unexpect, std::move(error)) {}
+
+  void value() const {
+    if (!has_value()) throw BadResult(error());
+  }
+};
+
+// "64.0 MiB", "512 B". Exact below 1 KiB, one decimal above.
+std::string format_bytes(std::uint64_t bytes);
+
+}  // namespace berth
