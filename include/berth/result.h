@@ -63,8 +63,8 @@ struct OutOfMemory;  // out_of_memory.h: what was asked, why it failed, who hold
 
 // What does not fit into a few numbers: text known only at run time, or a report.
 struct ErrorDetail {
-  std::string text;
-  std::shared_ptr<const OutOfMemory> out_of_memory;
+  std::string text{};
+  std::shared_ptr<const OutOfMemory> out_of_memory{};
 };
 
 class Error {
