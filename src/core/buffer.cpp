@@ -176,6 +176,9 @@ Result<Buffer> Buffer::view(std::size_t offset, DType dtype, const Shape& shape)
 }
 
 Result<Buffer> Buffer::slice_view(std::size_t offset, std::size_t elements) const {
+  if (elements > element_count())
+    return Error(Code::kInvalidView, Layer::kBuffer, "a slice of {} elements is outside the buffer's {}", elements,
+                 element_count());
   return view(offset, dtype_, Shape{elements});
 }
 
