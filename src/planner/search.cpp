@@ -104,6 +104,7 @@ bool Search<Unit>::raise_over(const Component& where, std::uint32_t placed, Unit
       const std::uint32_t other = active_[i];
       const auto& it = input_.items[other];
       if (it.first < last && first < it.last && low_[other] < top && other != placed) {
+        widen(it.first, it.last, low_[other]);
         trail_.push_back({other, low_[other]});
         low_[other] = top;
         if (top + it.height > capacity_) {
@@ -127,6 +128,7 @@ bool Search<Unit>::raise_over(const Component& where, std::uint32_t placed, Unit
     }
     if (low == low_[other]) continue;
     low = legal(other, low);
+    widen(it.first, it.last, low_[other]);
     trail_.push_back({other, low_[other]});
     low_[other] = low;
     if (low + it.height > capacity_) {
@@ -143,6 +145,7 @@ bool Search<Unit>::lift(const Component& where, std::int32_t section, Unit level
   for (std::uint32_t i = where.begin; i < where.end; ++i) {
     const std::uint32_t item = active_[i];
     if (low_[item] >= level || !covers(item, section)) continue;
+    widen(input_.items[item].first, input_.items[item].last, low_[item]);
     trail_.push_back({item, low_[item]});
     low_[item] = legal(item, level);
     if (low_[item] + input_.items[item].height > capacity_) {
@@ -153,24 +156,55 @@ bool Search<Unit>::lift(const Component& where, std::int32_t section, Unit level
   return true;
 }
 
-// Draws the skyline of a component anew. False if some section can no longer hold what remains to be placed in it.
+// An item that stood at `low` in these sections is about to leave: wherever the skyline is that low it may rise.
+template <class Unit>
+void Search<Unit>::widen(std::int32_t first, std::int32_t last, Unit low) noexcept {
+  const Unit* const floor = floor_.data();
+  if (first < stale_first_) {
+    const std::int32_t until = std::min(last, stale_first_);
+    while (first < until && floor[first] != low) ++first;
+    if (first < until) stale_first_ = first, stale_last_ = std::max(stale_last_, first + 1);
+  }
+  if (last > stale_last_) {
+    const std::int32_t from = std::max(first, stale_last_);
+    while (last > from && floor[last - 1] != low) --last;
+    if (last > from) stale_last_ = last, stale_first_ = std::min(stale_first_, last - 1);
+  }
+}
+
+// Draws the stale stretch of a component's skyline anew. False if some section can no longer hold what remains to be
+// placed in it.
 template <class Unit>
 bool Search<Unit>::paint(const Component& where) {
+  const std::int32_t begin = stale_first_, end = stale_last_;
+  if (begin >= end) return true;
   Unit* const floor = floor_.data();
-  std::fill(floor + where.first, floor + where.last, kFar<Unit>);
+  for (std::int32_t s = begin; s < end; ++s) {
+    trail_.push_back({static_cast<std::uint32_t>(s) | kFloor, floor[s]});
+    floor[s] = kFar<Unit>;
+  }
+  Unit across = kFar<Unit>;  // the lowest item that covers the whole stretch: most do, and need no drawing
   for (std::uint32_t i = where.begin; i < where.end; ++i) {
     const auto& it = input_.items[active_[i]];
     const Unit low = low_[active_[i]];
+    if (it.first >= end || it.last <= begin || low >= across) continue;
     if (input_.simple) {
-      for (std::int32_t s = it.first; s < it.last; ++s) floor[s] = std::min(floor[s], low);
+      if (it.first <= begin && it.last >= end) {
+        across = low;
+        continue;
+      }
+      const std::int32_t last = std::min(it.last, end);
+      for (std::int32_t s = std::max(it.first, begin); s < last; ++s) floor[s] = std::min(floor[s], low);
     } else {
       for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
-        for (std::int32_t s = input_.parts[p].first; s < input_.parts[p].last; ++s) floor[s] = std::min(floor[s], low);
+        const std::int32_t last = std::min(input_.parts[p].last, end);
+        for (std::int32_t s = std::max(input_.parts[p].first, begin); s < last; ++s) floor[s] = std::min(floor[s], low);
       }
     }
   }
   const Unit* const remaining = remaining_.data();
-  for (std::int32_t s = where.first; s < where.last; ++s) {
+  for (std::int32_t s = begin; s < end; ++s) {
+    floor[s] = std::min(floor[s], across);
     if (remaining[s] != 0 && floor[s] + remaining[s] > capacity_) {
       fail_at(s);
       return false;
@@ -184,7 +218,9 @@ void Search<Unit>::undo(std::uint32_t mark) noexcept {
   while (trail_.size() > mark) {
     const TrailEntry entry = trail_.back();
     trail_.pop_back();
-    if (entry.item & kPlaced) {
+    if (entry.item & kFloor) {
+      floor_[entry.item & ~kFloor] = entry.old;
+    } else if (entry.item & kPlaced) {
       const auto& it = input_.items[entry.item & ~kPlaced];
       for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
         const auto& part = input_.parts[p];
@@ -238,7 +274,8 @@ void Search<Unit>::split(const Component& where, std::uint32_t placed) {
               static_cast<std::int32_t>(c - before));
   }
   for (std::uint32_t i = where.begin; i < end; ++i) {
-    ++components_[before + static_cast<std::size_t>(count_[static_cast<std::size_t>(input_.items[active_[i]].first)])].end;
+    ++components_[before + static_cast<std::size_t>(count_[static_cast<std::size_t>(input_.items[active_[i]].first)])]
+          .end;
   }
   std::uint32_t at = where.begin;
   for (std::size_t c = before; c < components_.size(); ++c) {
@@ -284,15 +321,16 @@ std::int32_t Search<Unit>::choose_section(const Component& where) {
   for (std::int32_t s = where.first; s < where.last;) {
     std::int32_t end = s + 1;
     while (end < where.last && floor[end] == floor[s]) ++end;
-    const bool minimum =
-        (s == where.first || floor[s - 1] > floor[s]) && (end == where.last || floor[end] > floor[s]);
+    const bool minimum = (s == where.first || floor[s - 1] > floor[s]) && (end == where.last || floor[end] > floor[s]);
     if (minimum && floor[s] < kFar<Unit>) {
       for (std::int32_t at = s; at < end; ++at) {
         const auto slack = static_cast<double>(capacity_ - floor[at] - remaining_[static_cast<std::size_t>(at)]);
         const auto failed = static_cast<double>(failures_[static_cast<std::size_t>(at)]);
         double score = 0;
         switch (style_.section) {
-          case SectionRule::kLowest: score = static_cast<double>(floor[at]) + slack / (1.0 + static_cast<double>(capacity_)); break;
+          case SectionRule::kLowest:
+            score = static_cast<double>(floor[at]) + slack / (1.0 + static_cast<double>(capacity_));
+            break;
           case SectionRule::kLeastSlack: score = slack; break;
           case SectionRule::kSlackPerFailure: score = (slack + 1.0) / failed; break;
           case SectionRule::kFewest:
@@ -427,6 +465,8 @@ bool Search<Unit>::advance(Frame& frame) {
     ++nodes_;
     std::uint32_t placed = kPlaced;
     bool good;
+    stale_first_ = frame.where.last;
+    stale_last_ = frame.where.first;
     Component rest = frame.where;
     if (place) {
       placed = candidates_[frame.candidate_next++];
@@ -437,6 +477,7 @@ bool Search<Unit>::advance(Frame& frame) {
         const auto& part = input_.parts[p];
         for (std::int32_t s = part.first; s < part.last; ++s) remaining_[static_cast<std::size_t>(s)] -= part.height;
       }
+      widen(it.first, it.last, frame.level);
       good = raise_over(frame.where, placed, frame.level);
       if (good) {
         const auto at = std::find(active_.begin() + rest.begin, active_.begin() + rest.end, placed);
@@ -469,6 +510,8 @@ SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::sp
   for (std::uint32_t i = 0; i < active_.size(); ++i) {
     if (low_[i] + input_.items[i].height > capacity) return SearchOutcome::kImpossible;
   }
+  stale_first_ = 0;
+  stale_last_ = input_.sections;
   if (!paint(all)) return SearchOutcome::kImpossible;
   split(all, kPlaced);
   const auto roots = static_cast<std::uint32_t>(components_.size());

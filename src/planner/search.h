@@ -47,8 +47,8 @@ enum class ValueRule : std::uint8_t { kTallest, kLongest, kLargest, kGuided, kSh
 struct SearchStyle {
   SectionRule section = SectionRule::kLowest;
   ValueRule value = ValueRule::kTallest;
-  bool mirrored = false;      // ties go to the later section instead of the earlier
-  double noise = 0;           // of the value order, relative
+  bool mirrored = false;  // ties go to the later section instead of the earlier
+  double noise = 0;       // of the value order, relative
   std::uint64_t seed = 0;
   std::uint64_t node_limit = 0;
 };
@@ -87,11 +87,13 @@ class Search {
     Unit old;
   };
   static constexpr std::uint32_t kPlaced = 0x80000000u;
+  static constexpr std::uint32_t kFloor = 0x40000000u;  // the entry is a section and its floor was `old`
 
   void reset(Unit capacity);
   Unit legal(std::uint32_t item, Unit level) const noexcept;
   bool raise_over(const Component& where, std::uint32_t placed, Unit level);
   bool lift(const Component& where, std::int32_t section, Unit level);
+  void widen(std::int32_t first, std::int32_t last, Unit low) noexcept;
   bool paint(const Component& where);
   void fail_at(std::int32_t section) noexcept;
   void undo(std::uint32_t mark) noexcept;
@@ -112,6 +114,7 @@ class Search {
   std::span<const Unit> guide_;
   Unit capacity_ = 0;
   std::uint64_t nodes_ = 0;
+  std::int32_t stale_first_ = 0, stale_last_ = 0;  // where the skyline must be drawn anew
   std::uint64_t random_ = 0;
 
   std::vector<Unit> offset_;
@@ -126,7 +129,7 @@ class Search {
   std::vector<Component> components_;
   std::vector<Frame> frames_;
   std::vector<std::uint32_t> candidates_;
-  std::vector<double> keys_;             // scratch: value order of the candidates
+  std::vector<double> keys_;  // scratch: value order of the candidates
   std::vector<TrailEntry> trail_;
 };
 
