@@ -39,6 +39,10 @@ std::uint64_t load_bound(const Model& model) {
   if (least > 1) {
     for (const Part& part : model.parts) worst = std::max(worst, (least - part.height % least) % least);
   }
+  if (worst > 0 && model.unbound_parts.empty()) {  // the plain load may be higher where little is rounded
+    const std::vector<std::uint64_t> plain = section_loads(model);
+    bound = std::max(bound, *std::max_element(plain.begin(), plain.end()));
+  }
   std::uint64_t load = 0;
   for (std::size_t s = 0; s < sections; ++s) {
     load += loads[s];
