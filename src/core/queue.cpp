@@ -1,6 +1,7 @@
 #include "berth/queue.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "berth/device.h"
 #include "core/lines.h"
