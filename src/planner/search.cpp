@@ -4,18 +4,13 @@
 #include <limits>
 #include <utility>
 
+#include "planner/random.h"
+
 namespace berth::planner {
 namespace {
 
 template <class Unit>
 constexpr Unit kFar = std::numeric_limits<Unit>::max() / 2;
-
-std::uint64_t mix(std::uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 }  // namespace
 
@@ -427,16 +422,6 @@ Unit Search<Unit>::next_level(const Component& where, std::int32_t section, Unit
       }
     }
   }
-  if (!input_.simple) {
-    // Items that cover the section may still be pushed up by what they themselves cannot start in.
-    for (std::uint32_t i = where.begin; i < where.end; ++i) {
-      const std::uint32_t item = active_[i];
-      if (low_[item] <= level && covers(item, section)) {
-        const Unit pushed = legal(item, level + 1);
-        if (pushed > level + 1) next = std::min(next, pushed);
-      }
-    }
-  }
   return next;
 }
 
@@ -501,7 +486,7 @@ bool Search<Unit>::advance(Frame& frame) {
 
 template <class Unit>
 SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::span<const Unit> guide,
-                                const std::atomic<bool>* stop) {
+                                const Interrupt* interrupt) {
   style_ = style;
   guide_ = guide;
   reset(capacity);
@@ -537,7 +522,7 @@ SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::sp
       frames_.pop_back();
       if (frames_.empty()) return SearchOutcome::kImpossible;
     }
-    if (nodes_ >= style_.node_limit || ((nodes_ & 63) == 0 && stop && stop->load(std::memory_order_relaxed))) {
+    if (nodes_ >= style_.node_limit || ((nodes_ & 63) == 0 && interrupt && interrupt->requested())) {
       return SearchOutcome::kLimit;
     }
   }

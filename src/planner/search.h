@@ -8,10 +8,11 @@
 // thread uses a Search at a time; the SearchInput is shared and only read.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "planner/interrupt.h"
 
 namespace berth::planner {
 
@@ -59,9 +60,9 @@ class Search {
   explicit Search(const SearchInput<Unit>& input);
 
   // Looks for offsets such that every item ends at or below `capacity`. `guide`: offsets to prefer when
-  // style.value is kGuided, one for each item. kImpossible is a proof. `stop` ends the search with kLimit.
+  // style.value is kGuided, one for each item. kImpossible is a proof. An interrupt ends it with kLimit.
   SearchOutcome run(Unit capacity, const SearchStyle& style, std::span<const Unit> guide,
-                    const std::atomic<bool>* stop = nullptr);
+                    const Interrupt* interrupt = nullptr);
 
   // After kFound: the offset of each item.
   std::span<const Unit> offsets() const noexcept { return offset_; }
