@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <limits>
 #include <memory>
@@ -15,6 +16,7 @@ namespace berth::planner {
 namespace {
 
 constexpr std::uint64_t kBatch = 8;
+constexpr std::size_t kGuides = 4;
 constexpr std::uint64_t kUndecided = std::numeric_limits<std::uint64_t>::max();
 
 struct Rules {
@@ -106,9 +108,7 @@ class Campaign {
 
   CampaignResult run(const Layout& start, std::uint64_t lower_bound, const CampaignProgress& progress) {
     CampaignResult result{start, lower_bound, 0, {}};
-    guide_.assign(scaled_.free.size(), Unit{0});
-    set_guide(start);
-    // Heights are exact multiples of the unit unless they were rounded; then a capacity between two units is left out.
+    if (start.top != kNowhere) remember(start);
     for (std::uint64_t first = 0; !reached(result) && result.work < limits_.work; first += kBatch) {
       if (limits_.interrupt.out_of_time()) break;
       const std::uint64_t before_top = result.best.top, before_bound = result.lower_bound;
@@ -119,8 +119,12 @@ class Campaign {
   }
 
  private:
+  struct Guide {
+    std::vector<Unit> upright, flipped;
+  };
   struct Restart {
     Unit capacity = 0;
+    std::span<const Unit> guide;
     SearchStyle style;
     std::string_view name;
     SearchOutcome outcome = SearchOutcome::kLimit;
@@ -141,11 +145,21 @@ class Campaign {
     return std::max(static_cast<Unit>(scale_.up(result.lower_bound)), static_cast<Unit>(impossible_ + 1));
   }
 
-  void set_guide(const Layout& layout) {
-    for (std::size_t i = 0; i < guide_.size(); ++i) {
-      const std::uint64_t offset = layout.offsets[scaled_.free[i]];
-      guide_[i] = offset == kNowhere ? Unit{0} : units(offset);
+  // Keeps a layout to guide later restarts, as it is and upside down: what was built from below is dense at the bottom
+  // and loose at the top, so building it again from its top makes the loose end dense.
+  void remember(const Layout& layout) {
+    Guide guide;
+    for (std::size_t i = 0; i < scaled_.free.size(); ++i) {
+      const Unit offset = units(layout.offsets[scaled_.free[i]]);
+      guide.upright.push_back(offset);
+      guide.flipped.push_back(units(layout.top) - offset - scaled_.input.items[i].height);
     }
+    if (guides_.size() < kGuides) {
+      guides_.push_back(std::move(guide));
+    } else {
+      guides_[remembered_ % kGuides] = std::move(guide);
+    }
+    ++remembered_;
   }
 
   Restart design(std::uint64_t index, const CampaignResult& result) const {
@@ -156,19 +170,30 @@ class Campaign {
     const Unit high =
         result.best.top == kNowhere ? goal : std::max(goal, static_cast<Unit>(scale_.up(result.best.top) - 1));
     constexpr std::uint64_t kRules = std::size(kPortfolio);
-    const bool guided = limits_.minimise && index >= kRules && index % 5 != 0 && result.best.top != kNowhere;
+    const bool guided = limits_.minimise && index >= kRules && index % 8 != 0 && !guides_.empty();
     const Rules& rules = kPortfolio[(guided ? random.below(kRules) : index) % kRules];
     SearchStyle& style = restart.style;
     style.section = rules.section;
     style.value = guided ? ValueRule::kGuided : rules.value;
     style.mirrored = random.below(2) == 1;
     style.noise = index < kRules ? (limits_.seed == 0 ? 0.0 : 0.02)
-                  : guided       ? 0.08 * random.unit()
+                  : guided ? 0.3 * std::pow(random.unit(), 3.0)
                                  : 0.4 * random.unit();
     style.seed = random.next();
     style.node_limit = std::max<std::uint64_t>(600, 2 * count);
     if (index % 16 == 15) style.node_limit <<= std::min<std::uint64_t>(index / 16, 24);  // to be complete in the end
-    restart.capacity = guided ? high : goal;
+    // Aim low first: a hit saves many small steps. Guided restarts stay near what guides them, or look for another
+    // layout of the same size to be guided by.
+    restart.capacity = goal;
+    if (limits_.minimise && index >= kRules) {
+      const double part = guided ? std::exp2(-2.0 - 6.0 * random.unit()) : random.unit();
+      restart.capacity = std::max(goal, static_cast<Unit>(high - static_cast<Unit>(part * static_cast<double>(high - goal))));
+    }
+    if (guided) {
+      const Guide& guide = guides_[random.below(guides_.size())];
+      restart.guide = random.below(2) == 0 ? guide.upright : guide.flipped;
+      if (random.below(4) == 0) restart.capacity = high + 1;
+    }
     restart.name = guided ? "guided_search" : "search";
     return restart;
   }
@@ -192,7 +217,7 @@ class Campaign {
         Interrupt interrupt = limits_.interrupt;
         interrupt.decisive = &decisive;
         interrupt.index = i;
-        restart.outcome = search.run(restart.capacity, restart.style, guide_, &interrupt);
+        restart.outcome = search.run(restart.capacity, restart.style, restart.guide, &interrupt);
         restart.nodes = search.nodes();
         if (restart.outcome == SearchOutcome::kLimit) continue;
         if (restart.outcome == SearchOutcome::kFound) {
@@ -232,10 +257,10 @@ class Campaign {
       if (model_.items[i].fixed != kNowhere) layout.offsets[i] = model_.items[i].fixed;
     }
     layout.top = top_of(model_, layout.offsets);
+    if (layout.top <= result.best.top) remember(layout);
     if (layout.top >= result.best.top) return;
     result.best = std::move(layout);
     result.strategy = restart.name;
-    set_guide(result.best);
   }
 
   const Model& model_;
@@ -243,7 +268,8 @@ class Campaign {
   const ScaledModel<Unit> scaled_;
   const CampaignLimits& limits_;
   Unit impossible_ = 0;
-  std::vector<Unit> guide_;
+  std::vector<Guide> guides_;
+  std::uint64_t remembered_ = 0;
   std::vector<std::unique_ptr<Search<Unit>>> searches_;
   Crew crew_;
 };

@@ -80,7 +80,6 @@ class Search {
     std::uint32_t trail;
     std::int32_t section;
     Unit level;
-    bool lifted;
     bool active;
   };
   struct TrailEntry {
@@ -88,6 +87,7 @@ class Search {
     Unit old;
   };
   static constexpr std::uint32_t kPlaced = 0x80000000u;
+  static constexpr std::uint32_t kLift = 0xffffffffu;   // a child that puts nothing here
   static constexpr std::uint32_t kFloor = 0x40000000u;  // the entry is a section and its floor was `old`
 
   void reset(Unit capacity);
@@ -98,7 +98,7 @@ class Search {
   bool paint(const Component& where);
   void fail_at(std::int32_t section) noexcept;
   void undo(std::uint32_t mark) noexcept;
-  void split(const Component& where, std::uint32_t placed);
+  void split(const Component& where);
   void open(const Component& where);
   bool advance(Frame& frame);
   std::int32_t choose_section(const Component& where);
