@@ -294,7 +294,9 @@ class Sweep {
     const Violation overlap = {PlanRule::kOverlap, node, piece.node};
     const auto& wish = problem_.lifetimes[node].reuse_in_place;
     if (!wish || lives_[*wish].root != piece.node) return overlap;
-    if (lives_[node].first != level_ || lives_[piece.node].last != level_ + 1 || lives_[node].pinned) return overlap;
+    if (lives_[node].first != level_ || lives_[piece.node].last != level_ + 1) return overlap;
+    // Pinned bytes are still needed after the last level, and before the first.
+    if (lives_[node].pinned || lives_[piece.node].pinned) return overlap;
     const Slot& mine = plan_.slots[node];
     const Slot& theirs = plan_.slots[*wish];
     if (mine.offset != theirs.offset || mine.bytes > theirs.bytes) return {PlanRule::kBrokenInPlace, node, piece.node};

@@ -261,6 +261,13 @@ TEST(Validate, RefusesAPlaceTakenWhileItIsStillNeeded) {
   EXPECT_EQ(rule_of(problem, plan_for(problem, {0, 0})), PlanRule::kOverlap);
 }
 
+TEST(Validate, RefusesAPlaceTakenFromAPinnedNode) {
+  PlanProblem problem = in_place_problem();
+  problem.lifetimes[0] = {.bytes = 64, .first = 0, .last = 3, .pinned = true};
+  problem.lifetimes[1].last = 3;
+  EXPECT_EQ(rule_of(problem, plan_for(problem, {0, 0})), PlanRule::kOverlap);
+}
+
 TEST(Validate, RefusesTwoNodesInOnePlace) {
   PlanProblem problem = in_place_problem();
   problem.lifetimes.push_back({.bytes = 16, .first = 2, .last = 4});
