@@ -242,7 +242,7 @@ int write_files(const Arguments& arguments, const PlanTable& table, const Memory
         arguments.problem == "-" ? "Memory map" : arguments.problem.substr(arguments.problem.find_last_of('/') + 1);
     map.panels.push_back(map_panel(table.problem, plan, table.ids));
     map.panels.back().title = plan.optimal ? "An optimal plan" : "The best plan found";
-    map.panels.back().facts.push_back({"in", format_seconds(plan.seconds)});
+    map.panels.back().facts.push_back({"time", format_seconds(plan.seconds)});
     if (const auto done = write_memory_map(arguments.html, map); !done)
       return complain(done.error().message(), kBadInput);
   }

@@ -14,7 +14,7 @@
   function formatBytes(bytes, digits = 1) {
     let unit = 0, value = bytes;
     while (Math.abs(value) >= 1024 && unit < kUnits.length - 1) { value /= 1024; ++unit; }
-    const text = unit === 0 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(digits);
+    const text = unit === 0 ? String(Math.round(value)) : value.toFixed(digits).replace(/\.?0+$/, "");
     return text + " " + kUnits[unit];
   }
   const exact = (number) => number.toLocaleString("en-US");
@@ -52,7 +52,7 @@
     colours.dark = new Uint8Array(kShades * kJitters);
     colours.ramp.forEach((shade, i) => {
       for (let j = 0; j < kJitters; ++j) {
-        const tone = mix(shade, chart, j * 0.09), at = i * kJitters + j;
+        const tone = mix(shade, chart, j * 0.07), at = i * kJitters + j;
         colours.fill[at] = pack(tone);
         colours.dim[at] = pack(mix(tone, chart, 0.78));
         colours.edge[at] = pack(mix(tone, chart, 0.62));
@@ -291,7 +291,7 @@
       const ids = this.ids = new Int32Array(W * H).fill(-1);
       const { first, last, offset, bytes } = this.source;
       const sx = W / (view.t1 - view.t0), sy = H / (view.b1 - view.b0);
-      const edgeFrom = 3 * this.ratio;
+      const edgeFrom = 4 * this.ratio;
       this.labelled = [];
       for (let i = 0; i < this.count; ++i) {
         if (last[i] <= view.t0 || first[i] >= view.t1 || offset[i] >= view.b1 || offset[i] + bytes[i] <= view.b0) continue;
@@ -351,9 +351,10 @@
         let text = this.nameOf(i);
         const wide = context.measureText(text).width;
         if (wide > room) {
+          // The end of a tensor's name says more than its beginning.
           const keep = Math.floor(text.length * room / wide) - 1;
-          if (keep < 3) continue;
-          text = text.slice(0, keep) + "\u2026";
+          if (keep < 5) continue;
+          text = "\u2026" + text.slice(-keep);
         }
         context.fillStyle = colours.dark[this.tone[i]] ? "rgba(255,255,255,.92)" : "rgba(16,28,38,.86)";
         context.fillText(text, x0 + 5, (y0 + y1) / 2);
@@ -393,15 +394,16 @@
         context.setLineDash([]);
       };
       context.lineWidth = 1;
-      for (const block of this.source.blocks) {
+      for (const block of this.source.blocks.length > 1 ? this.source.blocks : []) {
         rule(block.base + block.bytes, colours.faint, [2, 3]);
-        if (this.source.blocks.length > 1 && this.yOf(block.base) - this.yOf(block.base + block.bytes) > 14) {
+        if (this.yOf(block.base) - this.yOf(block.base + block.bytes) > 14) {
           context.textAlign = "right";
           context.textBaseline = "top";
           context.fillStyle = colours.soft;
           context.fillText(block.name, right - 4, Math.max(kTop, this.yOf(block.base + block.bytes)) + 3);
         }
       }
+      if (this.source.bound && this.source.bound < this.source.size) rule(this.source.bound, colours.bound, [5, 4]);
       rule(this.source.size, colours.ink, []);
       const top = this.yOf(this.source.size);
       if (top > kTop && top < bottom) {
