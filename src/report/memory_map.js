@@ -60,6 +60,7 @@
       }
     });
     colours.chartPacked = pack(chart);
+    colours.beyondPacked = pack(parseColour(colours.card));
     const ramp = byId("legend-ramp").getContext("2d");
     for (let x = 0; x < 96; ++x) {
       ramp.fillStyle = "rgb(" + colours.ramp[Math.floor(x / 96 * kShades)].join(",") + ")";
@@ -287,7 +288,10 @@
       const W = this.idWidth = Math.max(1, Math.round(this.mapWidth * this.ratio));
       const H = this.idHeight = Math.max(1, Math.round(this.mapHeight * this.ratio));
       const image = context.createImageData(W, H), pixels = new Uint32Array(image.data.buffer);
-      pixels.fill(colours.chartPacked);
+      // What the panel holds is a shade darker than what lies beyond: two panels compare at a glance.
+      const held = Math.min(H, Math.max(0, Math.round(H - (this.source.size - view.b0) * H / (view.b1 - view.b0))));
+      pixels.fill(colours.beyondPacked, 0, held * W);
+      pixels.fill(colours.chartPacked, held * W);
       const ids = this.ids = new Int32Array(W * H).fill(-1);
       const { first, last, offset, bytes } = this.source;
       const sx = W / (view.t1 - view.t0), sy = H / (view.b1 - view.b0);

@@ -86,8 +86,10 @@ class MemoryMap(unittest.TestCase):
                     x, y = self.centre(i)
                     self.assertNotEqual(picture.pixel(x, y), background, f"{name}, rectangle {i}")
                 corner = self.run_js("""(() => { const b = memoryMap.panels[0].canvas.getBoundingClientRect();
-                  return [b.right - 14, b.top + 12]; })()""")
-                self.assertEqual(picture.pixel(*corner), background)
+                  return [b.right - 14, b.top + 11]; })()""")
+                beyond = tuple(self.run_js("""getComputedStyle(document.documentElement).getPropertyValue('--card')
+                  .trim().slice(1).match(/../g).map(d => parseInt(d, 16))"""))
+                self.assertEqual(picture.pixel(*corner), beyond)
 
     def test_every_pixel_of_a_hundred_thousand_buffers_answers(self):
         self.open("many.html")
