@@ -6,5 +6,6 @@
 namespace berth::cli {
 
 void add_devices_command(CLI::App& app, int& exit_code);
+void add_plan_command(CLI::App& app, int& exit_code);
 
 }  // namespace berth::cli
