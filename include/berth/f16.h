@@ -19,7 +19,7 @@ float to_f32(F16 value) noexcept;
 void to_f16(std::span<const float> source, std::span<F16> target) noexcept;
 void to_f32(std::span<const F16> source, std::span<float> target) noexcept;
 
-// What the array conversions use on this machine: "avx512", "f16c", "neon" or "portable".
+// What the array conversions use on this machine: "avx512", "f16c" or "portable".
 std::string_view f16_instructions() noexcept;
 
 }  // namespace berth
