@@ -11,6 +11,7 @@
 // the usual schedule, whose steps use whole buffers, has none.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -31,7 +32,7 @@ struct Touch {
 };
 
 inline bool conflict(const Touch& a, const Touch& b) noexcept {
-  return (a.writes || b.writes) && a.storage == b.storage && a.begin < b.end && b.begin < a.end;
+  return (a.writes || b.writes) && a.storage == b.storage && std::max(a.begin, b.begin) < std::min(a.end, b.end);
 }
 
 struct Edge {
