@@ -92,8 +92,9 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // Unsupported on devices without kernels.
   virtual Result<Kernel> make_kernel(const KernelSource& source);
 
-  // A block around foreign memory. The device calls no driver to free it.
+  // A block around foreign memory, and the word that its last handle is gone. The driver frees nothing.
   virtual Result<Block> import_block(const ForeignMemory& memory);
+  virtual void forget_import(const Block& block) noexcept { static_cast<void>(block); }
 
   // Whether a queue of this device can copy from or to a block of `other` without the host.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }

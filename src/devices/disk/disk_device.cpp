@@ -70,6 +70,9 @@ class DiskDevice final : public Device {
 
  protected:
   Result<Block> allocate_block(const BlockSpec& spec) override {
+    if (spec.zero)
+      return Error::with_text(Code::kReadOnly, Layer::kDevice,
+                              fmt::format("{} holds its own bytes and cannot give zeroed memory", path_));
     BERTH_TRY_ASSIGN(const std::size_t size, current_size());
     if (spec.bytes > size)
       return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
