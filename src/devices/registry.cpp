@@ -12,6 +12,7 @@
 #include "core/try.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/disk/disk_device.h"
+#include "devices/webgpu/webgpu_device.h"
 
 namespace berth {
 namespace {
@@ -40,7 +41,7 @@ constexpr std::array kBackends = {
     Backend{"DISK", true, open_disk, ""},
     Backend{"CUDA", false, nullptr, "this build has no CUDA device"},
     Backend{"METAL", false, nullptr, "this build has no METAL device"},
-    Backend{"WEBGPU", false, nullptr, "this build has no WEBGPU device"},
+    Backend{"WEBGPU", false, webgpu::open, ""},
 };
 
 std::string known_kinds() {

@@ -385,8 +385,8 @@ struct NativeInstanceExtras {
   X(BufferMapAsync, Future, (Buffer, Flags, std::size_t, std::size_t, CallbackInfo<StatusCallback>))                  \
   X(BufferGetMappedRange, void*, (Buffer, std::size_t, std::size_t))                                                  \
   X(BufferGetConstMappedRange, const void*, (Buffer, std::size_t, std::size_t))                                       \
-  X(BufferGetSize, std::uint64_t, (Buffer))                                                                \
-  X(BufferGetUsage, Flags, (Buffer))                                                                       \
+  X(BufferGetSize, std::uint64_t, (Buffer))                                                                           \
+  X(BufferGetUsage, Flags, (Buffer))                                                                                  \
   X(BufferUnmap, void, (Buffer))                                                                                      \
   X(BufferDestroy, void, (Buffer))                                                                                    \
   X(BufferAddRef, void, (Buffer))                                                                                     \
@@ -410,10 +410,10 @@ struct NativeInstanceExtras {
   X(ComputePipelineRelease, void, (ComputePipeline))
 
 // Calls of one implementation only; null where the library has none. See webgpu_dialect.h.
-#define BERTH_WEBGPU_OPTIONAL_CALLS(X)                                              \
-  X(DevicePoll, Bool, (Device, Bool wait, const std::uint64_t* submission))         \
-  X(QueueSubmitForIndex, std::uint64_t, (Queue, std::size_t, const CommandBuffer*)) \
-  X(InstanceEnumerateAdapters, std::size_t, (Instance, const EnumerateOptions*, Adapter*))          \
+#define BERTH_WEBGPU_OPTIONAL_CALLS(X)                                                     \
+  X(DevicePoll, Bool, (Device, Bool wait, const std::uint64_t* submission))                \
+  X(QueueSubmitForIndex, std::uint64_t, (Queue, std::size_t, const CommandBuffer*))        \
+  X(InstanceEnumerateAdapters, std::size_t, (Instance, const EnumerateOptions*, Adapter*)) \
   X(GetVersion, std::uint32_t, ())
 
 // The library as a table: what the driver fills by name, and what tests replace call by call.

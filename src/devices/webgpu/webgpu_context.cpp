@@ -320,9 +320,10 @@ void Context::note_lost(std::string_view message) noexcept {
 Result<void> Context::health() {
   if (lost_.load(std::memory_order_acquire)) {
     const std::lock_guard lock(note_mutex_);
-    return Error::with_text(Code::kDeviceLost, Layer::kDevice,
-                            fmt::format("the WebGPU device was lost: {}; open the device again and upload its data anew",
-                                        lost_text_.empty() ? "no reason given" : lost_text_));
+    return Error::with_text(
+        Code::kDeviceLost, Layer::kDevice,
+        fmt::format("the WebGPU device was lost: {}; open the device again and upload its data anew",
+                    lost_text_.empty() ? "no reason given" : lost_text_));
   }
   if (stray_there_.load(std::memory_order_acquire)) {
     const std::lock_guard lock(note_mutex_);
@@ -465,6 +466,13 @@ Result<std::byte*> Context::map(wgpu::Buffer buffer, wgpu::Flags mode, std::size
   return static_cast<std::byte*>(const_cast<void*>(address));
 }
 
+Result<void> Context::write_buffer(wgpu::Buffer buffer, std::uint64_t offset, const void* data, std::size_t bytes) {
+  ErrorCatcher catcher(*this, "wgpuQueueWriteBuffer");
+  calls().QueueWriteBuffer(queue_, buffer, offset, data, bytes);
+  if (std::optional<Error> error = catcher.take()) return *std::move(error);
+  return {};
+}
+
 // ---- submitting and waiting -----------------------------------------------------------------------------------
 
 Result<Submission> Context::finish_and_submit(wgpu::CommandEncoder encoder) {
@@ -518,8 +526,8 @@ void Context::on_done(wgpu::Enum status, wgpu::StringView message, void* self, v
   auto& context = *static_cast<Context*>(self);
   // Work that failed is over too; that it failed is told by health().
   if (status != wgpu::kStatusSuccess && !context.closing_)
-    context.note_stray(wgpu::kErrorInternal, fmt::format("submitted work ended with status {}: {}", status,
-                                                         one_line(view(message))));
+    context.note_stray(wgpu::kErrorInternal,
+                       fmt::format("submitted work ended with status {}: {}", status, one_line(view(message))));
   context.raise_done(static_cast<Submission>(reinterpret_cast<std::uintptr_t>(submission)));
 }
 

@@ -25,8 +25,8 @@ struct AdapterChoice {
   std::string name{};  // any part of the adapter's name, case-insensitive; empty for any
   wgpu::Enum power = wgpu::kPowerUndefined;
   bool software = false;
-  std::size_t ordinal = 0;       // among all adapters when not 0
-  bool map_storage = true;       // map storage buffers where the adapter can
+  std::size_t ordinal = 0;  // among all adapters when not 0
+  bool map_storage = true;  // map storage buffers where the adapter can
 };
 
 AdapterChoice adapter_choice(std::size_t ordinal);
@@ -63,6 +63,9 @@ class Context {
   // Maps [offset, offset + bytes) for `mode`; blocks until work that uses the buffer is done.
   // Requires: offset is a multiple of 8, bytes of 4; the buffer is not mapped.
   Result<std::byte*> map(wgpu::Buffer buffer, wgpu::Flags mode, std::size_t offset, std::size_t bytes);
+
+  // Queues a write that takes effect after what was submitted and before what will be.
+  Result<void> write_buffer(wgpu::Buffer buffer, std::uint64_t offset, const void* data, std::size_t bytes);
 
   // Ends the encoder and sends it off. Both the encoder and the command buffer are released whatever happens.
   // An encoder that holds an invalid command is refused here and never submitted: wgpu-native would end the
