@@ -71,7 +71,7 @@ Result<DeviceName> parse(std::string_view name) {
       return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
                               fmt::format("\"{}\" lacks a path: write {}:/path/to/file", name, kind));
   } else {
-    if (colon == std::string_view::npos) argument = "0";
+    if (colon == std::string_view::npos) argument.assign(1, '0');
     const bool number = !argument.empty() && argument.size() < 6 &&
                         std::all_of(argument.begin(), argument.end(), [](unsigned char c) { return std::isdigit(c); });
     if (!number)

@@ -71,6 +71,8 @@ class WebgpuDevice final : public Device {
                  .usage = static_cast<Usage>(usage)};
   }
 
+  void forget_import(const Block& block) noexcept override { shared_.buffers.remove(block.handle); }
+
   Residency* residency() noexcept override { return &residency_; }
   void* native() noexcept override { return context().device(); }
   std::size_t trim(std::size_t keep_bytes) noexcept override { return shared_.staging.trim(keep_bytes); }

@@ -297,14 +297,17 @@ Result<void> WebgpuQueue::do_launch(const Kernel& kernel, std::span<const Kernel
   return dispatch(*body, *variant, std::span(bindings).first(arguments.size()), grid.groups, constants, cached);
 }
 
-Result<void> WebgpuQueue::do_record_native(const std::function<Result<void>(void* native)>& record) {
+Result<void> WebgpuQueue::do_record_native(std::span<const Window> uses,
+                                           const std::function<Result<void>(void* native)>& record) {
+  std::vector<BufferStatePtr> states;
+  for (const Window& window : uses) {
+    if (window.block.handle == 0) continue;  // an empty window
+    BERTH_TRY_ASSIGN(states.emplace_back(), state_of(window, "window"));
+  }
   BERTH_TRY(record_pending_copy());
   BERTH_TRY(need_encoder());
   end_pass();
-  if (!batch_.native) {
-    batch_.native = true;
-    shared_.native_work.fetch_add(1);
-  }
+  for (const BufferStatePtr& state : states) use(state);
   return record(encoder_);
 }
 
@@ -334,7 +337,6 @@ void WebgpuQueue::abandon() noexcept {
 // A batch that will not be brought back.
 void WebgpuQueue::let_go(Batch& batch) noexcept {
   if (batch.chunk.buffer != nullptr) shared_.staging.discard(std::exchange(batch.chunk, {}));
-  if (std::exchange(batch.native, false)) shared_.native_work.fetch_sub(1);
 }
 
 Result<void> WebgpuQueue::flush(std::uint64_t value) {
@@ -347,9 +349,6 @@ Result<void> WebgpuQueue::flush(std::uint64_t value) {
       BERTH_TRY(context_.write_buffer(constants_.buffer, 0, constants_host_.data(),
                                       std::min(round_up(constants_used_, 4), constants_.bytes)));
     shared_.staging.unmap(constants_);
-    if (batch_.native)
-      for (int mapped = shared_.mapped_now.load(); mapped > 0; mapped = shared_.mapped_now.load())
-        shared_.mapped_now.wait(mapped);
     BERTH_TRY_ASSIGN(last_, context_.finish_and_submit(std::exchange(encoder_, nullptr)));
     return {};
   };
@@ -364,7 +363,7 @@ Result<void> WebgpuQueue::flush(std::uint64_t value) {
   batch_.submission = last_;
   batch_.value = value;
   const std::lock_guard lock(flight_mutex_);
-  if (value > 0 || batch_.native || batch_.chunk.buffer != nullptr) flight_.push_back(std::move(batch_));
+  if (value > 0 || batch_.chunk.buffer != nullptr) flight_.push_back(std::move(batch_));
   batch_ = {};
   return {};
 }

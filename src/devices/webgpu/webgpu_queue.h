@@ -35,11 +35,6 @@ struct Shared {
   Staging staging;
   BufferTable buffers;
 
-  // Work that Berth does not see into (Queue::record_native) may use any buffer. While some is recorded or in
-  // flight nothing is mapped, and it goes out only when nothing is.
-  std::atomic<int> native_work{0};
-  std::atomic<int> mapped_now{0};
-
  private:
   std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<const WgslKernel>> kernels_;
@@ -57,7 +52,8 @@ class WebgpuQueue final : public Queue {
   Result<void> do_fill(const Window& target, std::uint8_t value) override;
   Result<void> do_launch(const Kernel& kernel, std::span<const KernelArgument> arguments, const Grid& grid,
                          std::span<const std::byte> constants) override;
-  Result<void> do_record_native(const std::function<Result<void>(void* native)>& record) override;
+  Result<void> do_record_native(std::span<const Window> uses,
+                                const std::function<Result<void>(void* native)>& record) override;
   Result<void> do_wait_for(Timepoint moment) override;
   Result<void> do_submit(std::uint64_t value) override;
   Result<void> do_wait(std::uint64_t value) override;
@@ -73,7 +69,6 @@ class WebgpuQueue final : public Queue {
   struct Batch {
     Submission submission = 0;
     std::uint64_t value = 0;  // the moment it completes, 0 for a submission in between
-    bool native = false;
     std::vector<PendingRead> reads;
     Chunk chunk;  // what `reads` come through
     std::optional<Error> failed;
@@ -120,7 +115,6 @@ class WebgpuQueue final : public Queue {
 
   // Where bytes lie (webgpu_queue_bytes.cpp).
   Result<bool> take_in_place(BufferState& state, std::size_t bytes);
-  void leave_in_place(BufferState& state) noexcept;
   template <class Transfer>
   Result<void> in_place(BufferState& state, wgpu::Flags mode, std::size_t offset, std::size_t bytes,
                         Transfer&& transfer);

@@ -39,29 +39,11 @@ static_assert(std::endian::native == std::endian::little, "WebGPU words are litt
 
 Result<bool> WebgpuQueue::take_in_place(BufferState& state, std::size_t bytes) {
   if (!state.maps) return false;
-  // Counted before looking: native work counts itself before it looks here.
-  shared_.mapped_now.fetch_add(1);
-  if (shared_.native_work.load() == 0) {
-    if (state.try_take(context_)) return true;
-    if (bytes >= kWorthWaiting) {
-      // Not while counted as mapped: the work to wait for may be native, and wait for us.
-      shared_.mapped_now.fetch_sub(1);
-      shared_.mapped_now.notify_all();
-      BERTH_TRY(flush());
-      BERTH_TRY(context_.wait(state.last_use.load(std::memory_order_acquire)));
-      shared_.mapped_now.fetch_add(1);
-      if (shared_.native_work.load() == 0 && state.try_take(context_)) return true;
-    }
-  }
-  shared_.mapped_now.fetch_sub(1);
-  shared_.mapped_now.notify_all();
-  return false;
-}
-
-void WebgpuQueue::leave_in_place(BufferState& state) noexcept {
-  state.give_back();
-  shared_.mapped_now.fetch_sub(1);
-  shared_.mapped_now.notify_all();
+  if (state.try_take(context_)) return true;
+  if (bytes < kWorthWaiting) return false;
+  BERTH_TRY(flush());
+  BERTH_TRY(context_.wait(state.last_use.load(std::memory_order_acquire)));
+  return state.try_take(context_);
 }
 
 template <class Transfer>
@@ -74,7 +56,7 @@ Result<void> WebgpuQueue::in_place(BufferState& state, wgpu::Flags mode, std::si
     transfer(*mapped + (offset - begin));
     context_.calls().BufferUnmap(state.buffer);
   }
-  leave_in_place(state);
+  state.give_back();
   if (!mapped) return mapped.error();
   return {};
 }

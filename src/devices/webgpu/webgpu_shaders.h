@@ -10,9 +10,9 @@ namespace berth::webgpu {
 inline constexpr std::string_view kPatchShader = R"(
 struct Patch { word: u32, mask: u32, value: u32 }
 @group(0) @binding(0) var<storage, read_write> words: array<u32>;
-@group(0) @binding(1) var<uniform> patch: Patch;
+@group(0) @binding(1) var<uniform> change: Patch;
 @compute @workgroup_size(1) fn main() {
-  words[patch.word] = (words[patch.word] & ~patch.mask) | (patch.value & patch.mask);
+  words[change.word] = (words[change.word] & ~change.mask) | (change.value & change.mask);
 }
 )";
 
