@@ -209,8 +209,9 @@ Result<void> Context::open_adapter(const AdapterChoice& choice) {
     *static_cast<Answer*>(to) = {status, adapter, one_line(view(message))};
   };
   const wgpu::Future future = calls().InstanceRequestAdapter(instance_, &options, info);
-  BERTH_TRY(complete(future, "wgpuInstanceRequestAdapter"));
-  adapter_ = static_cast<wgpu::Adapter>(answer.handle);
+  const auto completed = complete(future, "wgpuInstanceRequestAdapter");
+  adapter_ = static_cast<wgpu::Adapter>(answer.handle);  // ours to release whatever else went wrong
+  BERTH_TRY(completed);
   if (answer.status != wgpu::kStatusSuccess || adapter_ == nullptr)
     return Error::with_text(
         Code::kDeviceUnavailable, Layer::kDevice,
@@ -257,8 +258,9 @@ Result<void> Context::open_device(const AdapterChoice& choice) {
     *static_cast<Answer*>(to) = {status, device, one_line(view(message))};
   };
   const wgpu::Future future = calls().AdapterRequestDevice(adapter_, &descriptor, info);
-  BERTH_TRY(complete(future, "wgpuAdapterRequestDevice"));
+  const auto completed = complete(future, "wgpuAdapterRequestDevice");
   device_ = static_cast<wgpu::Device>(answer.handle);
+  BERTH_TRY(completed);
   if (answer.status != wgpu::kStatusSuccess || device_ == nullptr)
     return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice,
                             fmt::format("wgpuAdapterRequestDevice failed: {}", answer.message));
@@ -297,10 +299,10 @@ Error Context::error_of(wgpu::Enum type, std::string_view call, std::string_view
   return Error::with_text(code, Layer::kDevice, fmt::format("{} failed: {}", call, text));
 }
 
-void Context::note_stray(wgpu::Enum type, std::string_view message) noexcept {
+void Context::note_stray(wgpu::Enum type, std::string_view call, std::string_view message) noexcept {
   try {
     const std::lock_guard lock(note_mutex_);
-    if (!stray_) stray_ = error_of(type, "an earlier WebGPU call", message);
+    if (!stray_) stray_ = error_of(type, call, message);
     stray_there_.store(true, std::memory_order_release);
   } catch (...) {
     // No memory even for the message: losing it is all that is left.
@@ -339,7 +341,8 @@ Result<void> Context::health() {
 
 void Context::on_error(const wgpu::Device*, wgpu::Enum type, wgpu::StringView message, void* self, void*) {
   auto& context = *static_cast<Context*>(self);
-  if (!ErrorCatcher::note(context, type, view(message))) context.note_stray(type, view(message));
+  if (!ErrorCatcher::note(context, type, view(message)))
+    context.note_stray(type, "an earlier WebGPU call", view(message));
 }
 
 void Context::on_lost(const wgpu::Device*, wgpu::Enum reason, wgpu::StringView message, void* self, void*) {
@@ -445,6 +448,7 @@ Result<std::byte*> Context::map(wgpu::Buffer buffer, wgpu::Flags mode, std::size
     if (waiter.status.load(std::memory_order_acquire) == 0) calls().DevicePoll(device_, 1, nullptr);
     waiter.status.wait(0, std::memory_order_acquire);
   } else if (auto ok = complete(future, "wgpuBufferMapAsync"); !ok) {
+    calls().BufferUnmap(buffer);  // takes the request back
     return ok.error();
   }
   const wgpu::Enum status = waiter.status.load(std::memory_order_acquire);
@@ -493,7 +497,7 @@ Result<Submission> Context::finish_and_submit(wgpu::CommandEncoder encoder) {
   Submission submission = 0;
   {
     const std::lock_guard lock(submit_mutex_);
-    ErrorCatcher catcher(*this, "wgpuQueueSubmit");
+    ErrorCatcher catcher(*this, dialect_ == Dialect::kWgpuNative ? "wgpuQueueSubmitForIndex" : "wgpuQueueSubmit");
     if (dialect_ == Dialect::kWgpuNative) {
       submission = calls().QueueSubmitForIndex(queue_, 1, &commands);
     } else {
@@ -526,7 +530,7 @@ void Context::on_done(wgpu::Enum status, wgpu::StringView message, void* self, v
   auto& context = *static_cast<Context*>(self);
   // Work that failed is over too; that it failed is told by health().
   if (status != wgpu::kStatusSuccess && !context.closing_)
-    context.note_stray(wgpu::kErrorInternal,
+    context.note_stray(wgpu::kErrorInternal, "wgpuQueueOnSubmittedWorkDone",
                        fmt::format("submitted work ended with status {}: {}", status, one_line(view(message))));
   context.raise_done(static_cast<Submission>(reinterpret_cast<std::uintptr_t>(submission)));
 }

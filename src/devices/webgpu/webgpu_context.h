@@ -94,7 +94,7 @@ class Context {
   // Waits until a future's callback has run.
   Result<void> complete(wgpu::Future future, const char* call);
   void raise_done(Submission submission) noexcept;
-  void note_stray(wgpu::Enum type, std::string_view message) noexcept;
+  void note_stray(wgpu::Enum type, std::string_view call, std::string_view message) noexcept;
   void note_lost(std::string_view message) noexcept;
 
   template <class Handle, class Make>

@@ -385,7 +385,10 @@ void WebgpuQueue::complete_batches() {
   while (!flight_.empty()) {
     Batch& batch = flight_.front();
     if (batch.failed || !context_.is_done(batch.submission)) return;
-    if (auto ok = bring_back(batch); !ok) {
+    // An error that nobody was waiting for is told to whoever waits next.
+    auto ok = context_.health();
+    if (ok) ok = bring_back(batch);
+    if (!ok) {
       batch.failed = ok.error();
       return;
     }
