@@ -191,7 +191,7 @@ class Campaign {
     }
     if (guided) {
       const Guide& guide = guides_[random.below(guides_.size())];
-      restart.guide = random.below(2) == 0 ? guide.upright : guide.flipped;
+      restart.guide = random.below(10) != 0 ? guide.upright : guide.flipped;
       if (random.below(4) == 0) restart.capacity = high + 1;
     }
     restart.name = guided ? "guided_search" : "search";
