@@ -107,6 +107,39 @@ inline PlanProblem guillotine_problem(std::size_t count, double dropped, std::ui
   return problem;
 }
 
+// Every level is full to `height`: at each, about a third of what lives ends and other sizes take its place, with no
+// thought of where it lay. The live load is `height` throughout, but many of these have no plan of that size.
+inline PlanProblem full_load_problem(std::uint64_t height, std::uint64_t alive, std::int64_t levels,
+                                     std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  PlanProblem problem;
+  std::vector<std::size_t> live;
+  const auto fill = [&](std::uint64_t room, std::int64_t level) {
+    while (room > 0) {
+      const std::uint64_t bytes = std::min<std::uint64_t>(room, 1 + random() % (2 * height / alive));
+      live.push_back(problem.lifetimes.size());
+      problem.lifetimes.push_back({.bytes = bytes, .first = level, .last = levels});
+      room -= bytes;
+    }
+  };
+  fill(height, 0);
+  for (std::int64_t level = 1; level < levels; ++level) {
+    std::uint64_t room = 0;
+    std::vector<std::size_t> staying;
+    for (const std::size_t node : live) {
+      if (random() % 3 == 0) {
+        room += problem.lifetimes[node].bytes;
+        problem.lifetimes[node].last = level;
+      } else {
+        staying.push_back(node);
+      }
+    }
+    live = std::move(staying);
+    fill(room, level);
+  }
+  return problem;
+}
+
 // The activations of densely connected blocks: every layer reads the concatenation of all before it in its block, and a
 // transition halves what a block made. Sizes vary with the block as channels grow and images shrink.
 inline PlanProblem densenet_problem(std::uint64_t seed) {
