@@ -1,0 +1,65 @@
+#include "core/host_copy.h"
+
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+namespace berth {
+namespace {
+
+// Pieces of whole huge pages, so that no two threads fault the same one.
+constexpr std::size_t kPiece = std::size_t{2} << 20;
+
+template <class Body>
+void parallel_pieces(std::size_t bytes, const Body& body) {
+  const std::size_t pieces = (bytes + kPiece - 1) / kPiece;
+  tbb::parallel_for(tbb::blocked_range<std::size_t>(0, pieces, 4), [&](const tbb::blocked_range<std::size_t>& range) {
+    const std::size_t begin = range.begin() * kPiece;
+    body(begin, std::min(bytes, range.end() * kPiece) - begin);
+  });
+}
+
+}  // namespace
+
+void copy_host(void* target, const void* source, std::size_t bytes) noexcept {
+  if (bytes == 0) return;
+  auto* to = static_cast<std::byte*>(target);
+  const auto* from = static_cast<const std::byte*>(source);
+  const bool overlapping = to < from + bytes && from < to + bytes;
+  if (overlapping) {
+    std::memmove(to, from, bytes);
+  } else if (bytes < kParallelCopyBytes) {
+    std::memcpy(to, from, bytes);
+  } else {
+    parallel_pieces(bytes,
+                    [&](std::size_t offset, std::size_t count) { std::memcpy(to + offset, from + offset, count); });
+  }
+}
+
+void fill_host(void* target, std::uint8_t value, std::size_t bytes) noexcept {
+  if (bytes == 0) return;
+  auto* to = static_cast<std::byte*>(target);
+  if (bytes < kParallelCopyBytes) {
+    std::memset(to, value, bytes);
+  } else {
+    parallel_pieces(bytes, [&](std::size_t offset, std::size_t count) { std::memset(to + offset, value, count); });
+  }
+}
+
+Result<void> for_each_piece(std::size_t bytes, const std::function<Result<void>(std::size_t, std::size_t)>& piece) {
+  if (bytes < kParallelCopyBytes) return piece(0, bytes);
+  const std::size_t pieces = (bytes + kPiece - 1) / kPiece;
+  std::vector<std::optional<Error>> errors(pieces);
+  parallel_pieces(bytes, [&](std::size_t offset, std::size_t count) {
+    if (auto done = piece(offset, count); !done) errors[offset / kPiece] = std::move(done).error();
+  });
+  for (const auto& error : errors)
+    if (error) return *error;
+  return {};
+}
+
+}  // namespace berth

@@ -1,0 +1,21 @@
+// The list of live storages behind the leak report at exit. Kept in debug builds only; in release builds the
+// calls are empty.
+#pragma once
+
+#include <string>
+
+namespace berth {
+
+class Storage;
+
+#ifdef NDEBUG
+inline void note_live(Storage&) noexcept {}
+inline void note_gone(Storage&) noexcept {}
+#else
+void note_live(Storage& storage) noexcept;
+void note_gone(Storage& storage) noexcept;
+// One line a live storage: label, size, where it was made. Empty when there is none.
+std::string live_report();
+#endif
+
+}  // namespace berth

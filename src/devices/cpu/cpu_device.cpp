@@ -1,0 +1,71 @@
+#include "devices/cpu/cpu_device.h"
+
+#include <unistd.h>
+
+#include <thread>
+
+#include "berth/out_of_memory.h"
+#include "devices/cpu/cpu_queue.h"
+#include "devices/cpu/cpu_residency.h"
+#include "devices/cpu/host_memory.h"
+
+namespace berth::cpu {
+namespace {
+
+constexpr BlockFlags kHostMemory = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
+
+DeviceLimits host_limits() {
+  const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return {.total_bytes = pages * page, .unified_memory = true};
+}
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice() : Device(DeviceKind::kCpu, "CPU", host_limits()) {}
+
+  std::string description() const override {
+    return "host memory, " + std::to_string(std::thread::hardware_concurrency()) + " threads";
+  }
+
+  Result<Kernel> make_kernel(const KernelSource& source) override {
+    if (!source.host)
+      return Error(Code::kInvalidArgument, Layer::kDevice, "CPU kernels are host callables: set KernelSource::host");
+    return Kernel(std::make_shared<const HostKernelBody>(source.host));
+  }
+
+  Result<Block> import_block(const ForeignMemory& memory) override {
+    if (memory.address == 0 && memory.bytes > 0)
+      return Error(Code::kInvalidArgument, Layer::kDevice, "{} bytes to import at a null address", memory.bytes);
+    return Block{
+        .handle = memory.address,
+        .host = reinterpret_cast<std::byte*>(memory.address),
+        .bytes = memory.bytes,
+        .flags = kHostMemory | BlockFlags::kForeign | (memory.read_only ? BlockFlags::kReadOnly : BlockFlags::kNone),
+        .usage = Usage::kAll};
+  }
+
+ protected:
+  Result<Block> allocate_block(const BlockSpec& spec) override {
+    void* memory = allocate_host(spec.bytes, spec.alignment, spec.zero);
+    if (memory == nullptr) return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
+    return Block{.handle = reinterpret_cast<std::uint64_t>(memory),
+                 .host = static_cast<std::byte*>(memory),
+                 .bytes = spec.bytes,
+                 .flags = kHostMemory};
+  }
+
+  void free_block(const Block& block, Timepoint) noexcept override { free_host(block.host, block.bytes); }
+
+  std::unique_ptr<Residency> make_residency() override { return std::make_unique<CpuResidency>(); }
+
+  Result<std::unique_ptr<Queue>> create_queue() override { return std::unique_ptr<Queue>(new CpuQueue(*this)); }
+};
+
+}  // namespace
+
+Result<DevicePtr> open() {
+  return share_device(std::make_unique<CpuDevice>());
+}
+
+}  // namespace berth::cpu

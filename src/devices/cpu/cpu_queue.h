@@ -1,0 +1,38 @@
+// A queue whose work is done when it is recorded. submit() only counts.
+#pragma once
+
+#include "berth/queue.h"
+
+namespace berth::cpu {
+
+class HostKernelBody final : public KernelBody {
+ public:
+  explicit HostKernelBody(HostKernel function) : function_(std::move(function)) {}
+  void operator()(const HostCall& call) const { function_(call); }
+
+ private:
+  HostKernel function_;
+};
+
+class CpuQueue : public Queue {
+ public:
+  explicit CpuQueue(Device& device) : Queue(device) {}
+  ~CpuQueue() override { close(); }
+
+ protected:
+  bool does_at_once() const noexcept override { return true; }
+  Result<void> do_write(const Window& target, std::span<const std::byte> source) override;
+  Result<void> do_read(const Window& source, std::span<std::byte> target) override;
+  Result<void> do_copy(const Window& source, const Window& target) override;
+  Result<void> do_fill(const Window& target, std::uint8_t value) override;
+  Result<void> do_launch(const Kernel& kernel, std::span<const KernelArgument> arguments, const Grid& grid,
+                         std::span<const std::byte> constants) override;
+  Result<void> do_submit(std::uint64_t value) override;
+  Result<void> do_wait(std::uint64_t value) override;
+  std::uint64_t poll() noexcept override;
+
+ private:
+  std::atomic<std::uint64_t> done_{0};
+};
+
+}  // namespace berth::cpu
