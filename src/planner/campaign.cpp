@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <condition_variable>
 #include <limits>
 #include <memory>
-#include <mutex>
-#include <thread>
 
+#include "planner/crew.h"
 #include "planner/random.h"
 #include "planner/search_input.h"
 
@@ -37,65 +35,6 @@ constexpr Rules kPortfolio[] = {
     {SectionRule::kLowest, ValueRule::kLargest},
     {SectionRule::kLeastSlack, ValueRule::kTallest},
     {SectionRule::kSlackPerFailure, ValueRule::kLargest},
-};
-
-// Threads that run one function for every index of a batch, together with the caller. They start when first needed.
-class Crew {
- public:
-  explicit Crew(unsigned threads) : helpers_(threads - 1) {}
-  ~Crew() {
-    {
-      const std::lock_guard lock(mutex_);
-      closing_ = true;
-    }
-    wake_.notify_all();
-  }
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
-
-  unsigned size() const noexcept { return helpers_ + 1; }
-
-  // `work(who)` on every thread, `who` below size(). Returns when all have returned.
-  void run(const std::function<void(unsigned)>& work) {
-    if (helpers_ > 0 && threads_.empty()) {
-      for (unsigned who = 1; who <= helpers_; ++who) threads_.emplace_back([this, who] { serve(who); });
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      work_ = &work;
-      busy_ = helpers_;
-      ++round_;
-    }
-    wake_.notify_all();
-    work(0);
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return busy_ == 0; });
-  }
-
- private:
-  void serve(unsigned who) {
-    std::uint64_t seen = 0;
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [&] { return closing_ || round_ != seen; });
-      if (closing_) return;
-      seen = round_;
-      const auto* work = work_;
-      lock.unlock();
-      (*work)(who);
-      lock.lock();
-      if (--busy_ == 0) done_.notify_one();
-    }
-  }
-
-  unsigned helpers_;
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
-  const std::function<void(unsigned)>* work_ = nullptr;
-  std::uint64_t round_ = 0;
-  unsigned busy_ = 0;
-  bool closing_ = false;
-  std::vector<std::jthread> threads_;  // last: they must end before what they use
 };
 
 template <class Unit>
@@ -177,7 +116,7 @@ class Campaign {
     style.value = guided ? ValueRule::kGuided : rules.value;
     style.mirrored = random.below(2) == 1;
     style.noise = index < kRules ? (limits_.seed == 0 ? 0.0 : 0.02)
-                  : guided ? 0.3 * std::pow(random.unit(), 3.0)
+                  : guided       ? 0.3 * std::pow(random.unit(), 3.0)
                                  : 0.4 * random.unit();
     style.seed = random.next();
     style.node_limit = std::max<std::uint64_t>(600, 2 * count);
@@ -187,11 +126,12 @@ class Campaign {
     restart.capacity = goal;
     if (limits_.minimise && index >= kRules) {
       const double part = guided ? std::exp2(-2.0 - 6.0 * random.unit()) : random.unit();
-      restart.capacity = std::max(goal, static_cast<Unit>(high - static_cast<Unit>(part * static_cast<double>(high - goal))));
+      restart.capacity =
+          std::max(goal, static_cast<Unit>(high - static_cast<Unit>(part * static_cast<double>(high - goal))));
     }
     if (guided) {
       const Guide& guide = guides_[random.below(guides_.size())];
-      restart.guide = random.below(2) == 0 ? guide.upright : guide.flipped;
+      restart.guide = random.below(10) != 0 ? guide.upright : guide.flipped;
       if (random.below(4) == 0) restart.capacity = high + 1;
     }
     restart.name = guided ? "guided_search" : "search";

@@ -10,20 +10,22 @@
 
 namespace berth::planner {
 
-Layout hill_climb(const Model& model, std::uint64_t seed, std::uint64_t rounds) {
+Layout hill_climb(const Model& model, std::uint64_t seed, std::uint64_t rounds, const Interrupt* interrupt) {
   std::vector<std::uint32_t> order = order_by_size(model);
   std::vector<std::uint32_t> position(order.size());
   for (std::uint32_t i = 0; i < order.size(); ++i) position[order[i]] = i;
-  Layout best = place_in_order(model, order, Fit::kFirst);
+  Layout best = place_in_order(model, order, Fit::kFirst, interrupt);
   const std::uint64_t goal = load_bound(model);
   Random random(seed, 0x68696c6c);
   std::vector<std::uint32_t> near;
   for (std::uint64_t round = 1; round < rounds && best.top > goal; ++round) {
+    if (interrupt && interrupt->requested()) break;
     // The items that end at the top, and what lies under them in time.
     near.clear();
     std::uint32_t highest = kNoItem;
     for (std::uint32_t i = 0; i < order.size(); ++i) {
-      if (best.offsets[i] == kNowhere || best.offsets[i] + model.items[i].height == best.top) highest = i;
+      if (best.top == kNowhere ? best.offsets[i] == kNowhere : best.offsets[i] + model.items[i].height == best.top)
+        highest = i;
     }
     if (highest == kNoItem) break;
     const Item& top = model.items[highest];
@@ -40,7 +42,7 @@ Layout hill_climb(const Model& model, std::uint64_t seed, std::uint64_t rounds) 
       std::swap(position[a], position[b]);
     };
     exchange();
-    Layout trial = place_in_order(model, order, Fit::kFirst);
+    Layout trial = place_in_order(model, order, Fit::kFirst, interrupt);
     if (trial.top <= best.top) {
       best = std::move(trial);
     } else {

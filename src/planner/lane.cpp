@@ -1,42 +1,85 @@
 #include "planner/lane.h"
 
 #include <algorithm>
+#include <atomic>
+#include <optional>
 
 #include "planner/bounds.h"
 #include "planner/campaign.h"
+#include "planner/crew.h"
 #include "planner/placer.h"
 #include "planner/strategies.h"
 
 namespace berth::planner {
 namespace {
 
-constexpr std::size_t kSearchable = 4096;  // items; above, the search would take seconds for one descent
+constexpr std::size_t kSearchable = 4096;  // items; above, one descent of the search takes too long
+
+// One greedy attempt: a named strategy, or an order of our own for first fit.
+struct Attempt {
+  std::string_view name;
+  std::optional<Strategy> strategy;
+  std::vector<std::uint32_t> (*order)(const Model&) = nullptr;
+
+  Layout run(const Model& model, std::uint64_t seed, const Interrupt& interrupt) const {
+    if (strategy) return run_strategy(model, *strategy, seed, &interrupt);
+    return place_in_order(model, order(model), Fit::kFirst, &interrupt);
+  }
+};
+
+Attempt named(Strategy strategy) {
+  return {strategy_name(strategy), strategy};
+}
+
+template <int kPercent>
+std::vector<std::uint32_t> by_heat(const Model& model) {
+  return order_by_heat(model, kPercent / 100.0);
+}
 
 class Lane {
  public:
   Lane(const Model& model, const Model* loose, const LaneLimits& limits, const LaneProgress& progress)
-      : model_(model), loose_(loose), limits_(limits), progress_(progress) {
+      : model_(model), loose_(loose), limits_(limits), progress_(progress), crew_(limits.threads) {
     result_.best.top = kNowhere;
     result_.lower_bound = load_bound(model);
   }
 
   LaneAnswer run() {
-    std::uint64_t pairs = overlapping_pairs(model_);
-    round_ = 1 + (model_.items.size() + pairs) / 256;  // work of one greedy round, in search nodes
-    const bool small = model_.items.size() <= kSearchable;
-    greedy(Strategy::kSmallestGap);
-    if (small && !limits_.minimise) campaign(limits_.work / 8);
-    for (const Strategy strategy : kStrategies) {
-      if (strategy == Strategy::kSmallestGap || strategy == Strategy::kHillClimb) continue;
-      greedy(strategy);
+    // One greedy round in search nodes: both cost a few nanoseconds for each item they look at.
+    round_ = 1 + model_.items.size() / 4 + overlapping_pairs(model_) / 2000;
+    if (model_.items.size() <= kSearchable) {
+      run_small();
+    } else {
+      run_large();
     }
-    if (small) campaign(40 * (600 + 2 * model_.items.size()));
-    greedy(Strategy::kHillClimb);
-    if (small) campaign(limits_.work);
     return {std::move(result_), loose_wins_};
   }
 
  private:
+  void run_small() {
+    attempt({named(Strategy::kSmallestGap)});
+    if (!limits_.minimise) campaign(limits_.work / 8);
+    attempt({named(Strategy::kSizeFirstFit),
+             named(Strategy::kXlaSpatial),
+             named(Strategy::kXlaTemporal),
+             named(Strategy::kBreadth),
+             named(Strategy::kOnlineBestFit),
+             {"hot_first", {}, by_heat<5>}});
+    campaign(40 * (600 + 2 * model_.items.size()));
+    if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
+    campaign(limits_.work);
+  }
+
+  void run_large() {
+    attempt({named(Strategy::kOnlineBestFit)});
+    attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
+    attempt({{"hot_first", {}, by_heat<2>}, named(Strategy::kSizeFirstFit)});
+    attempt({{"hot_first", {}, by_heat<10>}, {"hot_first", {}, by_heat<20>}});
+    attempt({named(Strategy::kXlaTemporal), named(Strategy::kSmallestGap)});
+    attempt({named(Strategy::kXlaSpatial), named(Strategy::kBreadth)});
+    if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
+  }
+
   bool done() const {
     const std::uint64_t goal = std::max(limits_.goal, result_.lower_bound);
     return result_.best.top <= goal || (!limits_.minimise && limits_.goal < result_.lower_bound);
@@ -47,20 +90,37 @@ class Lane {
     if (progress_) progress_(result_);
   }
 
-  void offer(Layout layout, std::string_view name, bool loose) {
-    if (layout.top >= result_.best.top) return;
-    result_.best = std::move(layout);
-    result_.strategy = name;
-    loose_wins_ = loose;
-    report();
-  }
-
-  void greedy(Strategy strategy) {
-    for (const Model* model : {&model_, loose_}) {
-      if (!model || done() || (stopped() && result_.best.top != kNowhere)) return;
-      offer(run_strategy(*model, strategy, limits_.seed), strategy_name(strategy), model == loose_);
-      result_.work += strategy == Strategy::kHillClimb ? 500 * round_ : round_;
+  // Makes all of these attempts, on as many threads as there are, and keeps the best; of equals the first. The very
+  // first attempt of a lane cannot be interrupted: there must be a plan.
+  void attempt(const std::vector<Attempt>& attempts) {
+    if (done() || (stopped() && result_.best.top != kNowhere)) return;
+    std::vector<const Model*> models{&model_};
+    if (loose_) models.push_back(loose_);
+    const Interrupt none;
+    const Interrupt& interrupt = result_.best.top == kNowhere ? none : limits_.interrupt;
+    std::vector<Layout> layouts(attempts.size() * models.size());
+    std::atomic<std::size_t> next{0};
+    const auto work = [&](unsigned) {
+      for (std::size_t i; (i = next.fetch_add(1)) < layouts.size();) {
+        layouts[i] = attempts[i / models.size()].run(*models[i % models.size()], limits_.seed, interrupt);
+      }
+    };
+    if (layouts.size() > 1 && round_ > 1000) {
+      crew_.run(work);
+    } else {
+      work(0);
     }
+    bool better = false;
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      const Attempt& made = attempts[i / models.size()];
+      result_.work += made.strategy == Strategy::kHillClimb ? hill_climb_rounds(model_) * round_ : round_;
+      if (layouts[i].top >= result_.best.top) continue;
+      result_.best = std::move(layouts[i]);
+      result_.strategy = made.name;
+      loose_wins_ = models[i % models.size()] == loose_;
+      better = true;
+    }
+    if (better) report();
   }
 
   void campaign(std::uint64_t work) {
@@ -71,7 +131,7 @@ class Lane {
                           limits_.threads,
                           limits_.seed + campaigns_++,
                           limits_.interrupt};
-    // A guide made without in-place reuse says little about the items joined by it.
+    // Offsets found without in-place reuse are no guide for the items joined by it: only their top counts.
     const Layout start =
         loose_wins_ ? Layout{std::vector<std::uint64_t>(model_.items.size(), 0), result_.best.top} : result_.best;
     const std::uint64_t before = result_.work;
@@ -94,6 +154,7 @@ class Lane {
   const Model* loose_;
   const LaneLimits& limits_;
   const LaneProgress& progress_;
+  Crew crew_;
   LaneResult result_;
   std::uint64_t round_ = 0;
   std::uint64_t campaigns_ = 0;

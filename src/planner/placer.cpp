@@ -4,130 +4,122 @@
 #include <bit>
 
 namespace berth::planner {
-namespace {
-
-constexpr unsigned kFirstShift = 2, kShiftStep = 2;
-
-}  // namespace
 
 Placer::Placer(const Model& model) : model_(model) {
-  const auto sections = static_cast<std::size_t>(std::max(1, model.sections));
-  for (unsigned shift = kFirstShift;; shift += kShiftStep) {
-    levels_.push_back({shift, 0, std::vector<std::vector<Rectangle>>((sections >> shift) + 1)});
+  // Blocks of the first level are about as long as an average part.
+  const auto sections = static_cast<std::uint64_t>(std::max(1, model.sections));
+  std::uint64_t total = 1;
+  for (const Part& part : model.parts) total += static_cast<std::uint64_t>(part.last - part.first);
+  auto shift = static_cast<unsigned>(std::bit_width(total / std::max<std::size_t>(1, model.parts.size())));
+  for (;; shift += 2) {
+    levels_.push_back({shift, std::vector<std::vector<Rectangle>>((sections >> shift) + 1)});
     if ((sections >> shift) == 0) break;
-  }
-}
-
-void Placer::clear() {
-  for (Level& level : levels_) {
-    if (level.count == 0) continue;
-    for (auto& block : level.blocks) block.clear();
-    level.count = 0;
   }
 }
 
 void Placer::put(std::uint32_t item, std::uint64_t offset) {
   for (const Part& part : model_.parts_of(item)) {
     const auto length = static_cast<std::uint32_t>(part.last - part.first);
-    const auto bits = static_cast<unsigned>(std::bit_width(length - 1));
-    const unsigned index = bits <= kFirstShift ? 0 : (bits - kFirstShift + kShiftStep - 1) / kShiftStep;
-    Level& level = levels_[std::min<std::size_t>(index, levels_.size() - 1)];
+    std::size_t index = 0;
+    while (index + 1 < levels_.size() && length > (1u << levels_[index].shift)) ++index;
+    Level& level = levels_[index];
     const Rectangle rectangle{part.first, part.last, offset, offset + part.height};
     const auto first = static_cast<std::size_t>(part.first) >> level.shift;
     const auto last = static_cast<std::size_t>(part.last - 1) >> level.shift;
-    for (std::size_t block = first; block <= last; ++block) level.blocks[block].push_back(rectangle);
-    ++level.count;
+    for (std::size_t b = first; b <= last; ++b) {
+      std::vector<Rectangle>& block = level.blocks[b];
+      const auto at = std::upper_bound(block.begin(), block.end(), offset,
+                                       [](std::uint64_t low, const Rectangle& other) { return low < other.low; });
+      block.insert(at, rectangle);
+    }
   }
 }
 
-void Placer::collect(const Part& part) {
-  for (const Level& level : levels_) {
-    if (level.count == 0) continue;
-    const auto first = static_cast<std::size_t>(part.first) >> level.shift;
-    const auto last = static_cast<std::size_t>(part.last - 1) >> level.shift;
-    for (std::size_t block = first; block <= last; ++block) {
-      for (const Rectangle& other : level.blocks[block]) {
-        if (other.first >= part.last || other.last <= part.first) continue;
-        // One that touches two blocks is in both: take it in the first that the query sees.
-        if (block != first && (static_cast<std::size_t>(other.first) >> level.shift) != block) continue;
-        forbidden_.push_back({static_cast<std::int64_t>(other.low) - static_cast<std::int64_t>(part.height),
-                              static_cast<std::int64_t>(other.high)});
+void Placer::begin_walks(std::uint32_t item) {
+  walks_.clear();
+  for (const Part& part : model_.parts_of(item)) {
+    for (const Level& level : levels_) {
+      const auto first = static_cast<std::size_t>(part.first) >> level.shift;
+      const auto last = static_cast<std::size_t>(part.last - 1) >> level.shift;
+      for (std::size_t b = first; b <= last; ++b) {
+        const std::vector<Rectangle>& block = level.blocks[b];
+        if (!block.empty())
+          walks_.push_back({block.data(), block.data() + block.size(), part.first, part.last, part.height});
       }
     }
   }
 }
 
-// By `low`. Radix for many: this sort is where large plans spend their time.
-void Placer::sort_forbidden() {
-  const std::size_t count = forbidden_.size();
-  if (count < 200) {
-    std::sort(forbidden_.begin(), forbidden_.end(), [](auto a, auto b) { return a.low < b.low; });
-    return;
-  }
-  std::int64_t least = forbidden_[0].low, most = least;
-  for (const Forbidden& it : forbidden_) {
-    least = std::min(least, it.low);
-    most = std::max(most, it.low);
-  }
-  constexpr unsigned kDigit = 11;
-  const auto width = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(most - least)));
-  scratch_.resize(count);
-  std::uint32_t starts[1u << kDigit];
-  for (unsigned shift = 0; shift < width; shift += kDigit) {
-    std::fill(std::begin(starts), std::end(starts), 0u);
-    const auto digit = [&](const Forbidden& it) {
-      return (static_cast<std::uint64_t>(it.low - least) >> shift) & ((1u << kDigit) - 1);
-    };
-    for (const Forbidden& it : forbidden_) ++starts[digit(it)];
-    std::uint32_t at = 0;
-    for (std::uint32_t& start : starts) {
-      const std::uint32_t size = start;
-      start = at;
-      at += size;
+// The lowest offset at or above `at` where the item overlaps nothing. Each walk moves up past what is below; when a
+// whole round moves nothing, the offset is free. A rectangle that stands in two blocks is met twice, which is harmless.
+std::uint64_t Placer::clear_from(std::uint64_t at, const Item& item) {
+  const Space& space = model_.space;
+  std::size_t quiet = 0;
+  for (std::size_t w = 0; quiet < walks_.size() && at != kNowhere; w = w + 1 == walks_.size() ? 0 : w + 1) {
+    Walk& walk = walks_[w];
+    std::uint64_t raised = at;
+    const Rectangle* next = walk.next;
+    const Rectangle* const end = walk.end;
+    for (; next != end && next->low < raised + walk.height; ++next) {
+      if (next->high > raised && next->first < walk.last && walk.first < next->last) raised = next->high;
     }
-    for (const Forbidden& it : forbidden_) scratch_[starts[digit(it)]++] = it;
-    forbidden_.swap(scratch_);
+    walk.next = next;
+    if (raised == at) {
+      ++quiet;
+    } else {
+      at = space.place(raised, item.height, item.alignment);
+      quiet = 0;
+    }
   }
+  return at;
+}
+
+// How far the gap that clear_from found goes up: the lowest `low` above it, less the height of the part it limits.
+std::uint64_t Placer::next_above() {
+  std::uint64_t limit = kNowhere;
+  for (Walk& walk : walks_) {
+    const Rectangle* next = walk.next;
+    while (next != walk.end && (next->first >= walk.last || walk.first >= next->last)) ++next;
+    walk.next = next;
+    if (next != walk.end) limit = std::min(limit, next->low - walk.height);
+  }
+  return limit;
 }
 
 std::uint64_t Placer::find(std::uint32_t item, Fit fit) {
   const Item& it = model_.items[item];
-  forbidden_.clear();
-  for (const Part& part : model_.parts_of(item)) collect(part);
-  sort_forbidden();
-
+  begin_walks(item);
   const Space& space = model_.space;
-  const auto settle = [&](std::int64_t at) {
-    return static_cast<std::int64_t>(space.place(static_cast<std::uint64_t>(at), it.height, it.alignment));
-  };
-  std::int64_t at = settle(static_cast<std::int64_t>(space.base(it.bank)));
-  std::int64_t best = -1, best_room = 0;
-  const auto hint = it.hint == kNowhere ? -1 : static_cast<std::int64_t>(it.hint);
-  for (const Forbidden& other : forbidden_) {
-    if (at < 0) return kNowhere;  // settle said kNowhere
-    if (at <= other.low) {
-      const std::int64_t room = other.low - at;
-      if (fit == Fit::kFirst) return static_cast<std::uint64_t>(at);
-      if (fit == Fit::kNearHint && hint >= at && hint <= other.low && settle(hint) == hint) {
-        return static_cast<std::uint64_t>(hint);
-      }
-      if (best < 0 || room < best_room) best = at, best_room = room;
+  std::uint64_t best = kNowhere, best_room = kNowhere;
+  std::uint64_t at = space.place(space.base(it.bank), it.height, it.alignment);
+  for (;;) {
+    at = clear_from(at, it);
+    if (at == kNowhere || fit == Fit::kFirst) break;
+    // The item can start anywhere from `at` to `limit`.
+    const std::uint64_t limit = next_above();
+    if (fit == Fit::kNearHint && it.hint != kNowhere && it.hint >= at && (limit == kNowhere || it.hint <= limit) &&
+        space.place(it.hint, it.height, it.alignment) == it.hint) {
+      return it.hint;
     }
-    if (at < other.high) at = settle(other.high);
+    if (limit == kNowhere) break;
+    if (limit - at < best_room) best = at, best_room = limit - at;
+    at = space.place(limit + 1, it.height, it.alignment);
+    if (at == kNowhere) break;
   }
-  if (best >= 0) return static_cast<std::uint64_t>(best);
-  return at < 0 ? kNowhere : static_cast<std::uint64_t>(at);
+  return best != kNowhere ? best : at;
 }
 
 bool Placer::free_at(std::uint32_t item, std::uint64_t offset) {
-  forbidden_.clear();
-  for (const Part& part : model_.parts_of(item)) collect(part);
-  const auto at = static_cast<std::int64_t>(offset);
-  return std::none_of(forbidden_.begin(), forbidden_.end(),
-                      [&](const Forbidden& other) { return other.low < at && at < other.high; });
+  begin_walks(item);
+  return std::none_of(walks_.begin(), walks_.end(), [&](const Walk& walk) {
+    return std::any_of(walk.next, walk.end, [&](const Rectangle& other) {
+      return other.first < walk.last && walk.first < other.last && other.low < offset + walk.height &&
+             offset < other.high;
+    });
+  });
 }
 
-Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, Fit fit) {
+Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, Fit fit, const Interrupt* interrupt) {
   Placer placer(model);
   Layout layout;
   layout.offsets.assign(model.items.size(), kNowhere);
@@ -139,8 +131,10 @@ Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, 
       placer.put(item, layout.offsets[item]);
     }
   }
+  std::size_t count = 0;
   for (const std::uint32_t item : order) {
     if (layout.offsets[item] != kNowhere) continue;
+    if (interrupt && (++count & 255) == 0 && interrupt->requested()) break;
     const std::uint64_t offset = placer.find(item, fit);
     layout.offsets[item] = offset;
     if (offset != kNowhere) placer.put(item, offset);

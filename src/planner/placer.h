@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "planner/interrupt.h"
 #include "planner/model.h"
 
 namespace berth::planner {
@@ -21,39 +22,44 @@ class Placer {
  public:
   explicit Placer(const Model& model);
 
-  // Where the item would go; kNowhere if the space has no room for it. O(k log k) for k placed items that share a
-  // section with it, besides those in its sections' blocks that do not.
+  // Where the item would go; kNowhere if the space has no room for it. O(k) for k placed rectangles in the blocks of
+  // time that it touches; first fit looks only at those up to where it goes.
   std::uint64_t find(std::uint32_t item, Fit fit);
   // Whether the item would overlap nothing at this offset.
   bool free_at(std::uint32_t item, std::uint64_t offset);
   void put(std::uint32_t item, std::uint64_t offset);
-  void clear();
 
  private:
   struct Rectangle {
     std::int32_t first, last;
     std::uint64_t low, high;
   };
-  // Offsets strictly between `low` and `high` would overlap something. Signed: `low` is a height below an offset.
-  struct Forbidden {
-    std::int64_t low, high;
+  // One block's rectangles as a query walks up them.
+  struct Walk {
+    const Rectangle* next;
+    const Rectangle* end;
+    std::int32_t first, last;
+    std::uint64_t height;
   };
-  void collect(const Part& part);
-  void sort_forbidden();
-
-  const Model& model_;
-  // Levels of blocks: a rectangle is kept at the level whose blocks are at least as long as it, in the one or two
-  // blocks it touches, so a query sees few rectangles that do not concern it.
+  // Rectangles by time: one is kept at the first level whose blocks are at least as long as it, in the one or two
+  // blocks that it touches, so a query meets few that do not concern it. Each block is in order of `low`.
   struct Level {
     unsigned shift = 0;
-    std::size_t count = 0;  // rectangles
     std::vector<std::vector<Rectangle>> blocks;
   };
+
+  void begin_walks(std::uint32_t item);
+  std::uint64_t clear_from(std::uint64_t at, const Item& item);
+  std::uint64_t next_above();
+
+  const Model& model_;
   std::vector<Level> levels_;
-  std::vector<Forbidden> forbidden_, scratch_;
+  std::vector<Walk> walks_;
 };
 
 // Fixed items first, where they must be, then the others in this order. Offsets are kNowhere for what found no room.
-Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, Fit fit);
+// Gives up when interrupted, with a top of kNowhere.
+Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, Fit fit,
+                      const Interrupt* interrupt = nullptr);
 
 }  // namespace berth::planner

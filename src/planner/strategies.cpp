@@ -1,6 +1,7 @@
 #include "planner/strategies.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <tuple>
 
@@ -105,6 +106,30 @@ std::vector<std::uint32_t> order_by_breadth(const Model& model) {
   return order;
 }
 
+std::vector<std::uint32_t> order_by_heat(const Model& model, double depth) {
+  const std::vector<std::uint64_t> loads = section_loads(model);
+  const auto peak = static_cast<double>(*std::max_element(loads.begin(), loads.end()));
+  std::vector<std::uint32_t> hot_before(loads.size() + 1, 0);
+  for (std::size_t s = 0; s < loads.size(); ++s) {
+    hot_before[s + 1] = hot_before[s] + (static_cast<double>(loads[s]) >= (1.0 - depth) * peak ? 1 : 0);
+  }
+  return sorted_by(model, [&](const Item& it) {
+    const bool hot = hot_before[static_cast<std::size_t>(it.last)] > hot_before[static_cast<std::size_t>(it.first)];
+    return std::tuple(!hot, hot ? ~length(it) : 0, ~it.height);
+  });
+}
+
+std::vector<std::uint32_t> order_by_size_and_length(const Model& model) {
+  return sorted_by(model, [](const Item& it) {
+    return -static_cast<double>(it.height) * std::sqrt(static_cast<double>(length(it)));
+  });
+}
+
+std::uint64_t hill_climb_rounds(const Model& model) {
+  const std::uint64_t round = model.items.size() + overlapping_pairs(model);
+  return std::clamp<std::uint64_t>(20'000'000 / (round + 1), 1, 500);
+}
+
 std::uint64_t overlapping_pairs(const Model& model) {
   std::vector<std::uint64_t> begun(static_cast<std::size_t>(model.sections) + 1, 0), ended(begun);
   for (const Item& item : model.items) {
@@ -122,26 +147,22 @@ std::uint64_t overlapping_pairs(const Model& model) {
   return twice / 2;
 }
 
-Layout run_strategy(const Model& model, Strategy strategy, std::uint64_t seed) {
+Layout run_strategy(const Model& model, Strategy strategy, std::uint64_t seed, const Interrupt* interrupt) {
   switch (strategy) {
-    case Strategy::kSizeFirstFit: return place_in_order(model, order_by_size(model), Fit::kFirst);
-    case Strategy::kSmallestGap: return place_in_order(model, order_by_size(model), Fit::kBest);
+    case Strategy::kSizeFirstFit: return place_in_order(model, order_by_size(model), Fit::kFirst, interrupt);
+    case Strategy::kSmallestGap: return place_in_order(model, order_by_size(model), Fit::kBest, interrupt);
     case Strategy::kXlaSpatial: {
       const auto order = sorted_by(model, [](const Item& it) { return std::tuple(~it.height, ~length(it)); });
-      return place_in_order(model, order, Fit::kBest);
+      return place_in_order(model, order, Fit::kBest, interrupt);
     }
-    case Strategy::kXlaTemporal: return place_in_order(model, order_by_duration(model), Fit::kBest);
-    case Strategy::kBreadth: return place_in_order(model, order_by_breadth(model), Fit::kBest);
+    case Strategy::kXlaTemporal: return place_in_order(model, order_by_duration(model), Fit::kBest, interrupt);
+    case Strategy::kBreadth: return place_in_order(model, order_by_breadth(model), Fit::kBest, interrupt);
     case Strategy::kOnlineBestFit: {
       const bool simple =
           model.space.plain() && !model.has_fixed && model.alignment == 1 && model.parts.size() == model.items.size();
-      return simple ? online_best_fit(model) : place_in_order(model, order_by_start(model), Fit::kBest);
+      return simple ? online_best_fit(model) : place_in_order(model, order_by_start(model), Fit::kBest, interrupt);
     }
-    case Strategy::kHillClimb: {
-      // As many rounds as its originals make, fewer when a round is long.
-      const std::uint64_t round = model.items.size() + overlapping_pairs(model);
-      return hill_climb(model, seed, std::clamp<std::uint64_t>(20'000'000 / (round + 1), 1, 500));
-    }
+    case Strategy::kHillClimb: return hill_climb(model, seed, hill_climb_rounds(model), interrupt);
   }
   return {};
 }

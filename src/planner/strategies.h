@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/interrupt.h"
 #include "planner/model.h"
 
 namespace berth::planner {
@@ -25,7 +26,11 @@ inline constexpr Strategy kStrategies[] = {Strategy::kSizeFirstFit, Strategy::kS
 
 std::string_view strategy_name(Strategy strategy) noexcept;
 
-Layout run_strategy(const Model& model, Strategy strategy, std::uint64_t seed);
+// Gives up when interrupted, with a top of kNowhere.
+Layout run_strategy(const Model& model, Strategy strategy, std::uint64_t seed, const Interrupt* interrupt = nullptr);
+
+// How many orders the hill climber tries: as many as its originals, fewer when one takes long; 1 is a plain first fit.
+std::uint64_t hill_climb_rounds(const Model& model);
 
 // Orders of the items, for any rule that places one after another.
 std::vector<std::uint32_t> order_by_size(const Model& model);      // largest first, then earliest
@@ -33,6 +38,11 @@ std::vector<std::uint32_t> order_by_duration(const Model& model);  // longest fi
 std::vector<std::uint32_t> order_by_area(const Model& model);      // size times duration
 std::vector<std::uint32_t> order_by_start(const Model& model);     // as they come to life
 std::vector<std::uint32_t> order_by_breadth(const Model& model);   // those of the fullest section first
+
+// Items that are alive when the load is at least (1 - depth) of its peak come first, the longest-lived of them first:
+// they make a dense foot that the rest, by size, fills up around.
+std::vector<std::uint32_t> order_by_heat(const Model& model, double depth);
+std::vector<std::uint32_t> order_by_size_and_length(const Model& model);  // size times the square root of duration
 
 // How many pairs of items share a section, counted by hull: what a round of any greedy rule costs. O(n + sections).
 std::uint64_t overlapping_pairs(const Model& model);
@@ -42,6 +52,6 @@ std::uint64_t overlapping_pairs(const Model& model);
 Layout online_best_fit(const Model& model);
 
 // Random exchanges in the order of a first fit, around the items that stand highest; `rounds` of them.
-Layout hill_climb(const Model& model, std::uint64_t seed, std::uint64_t rounds);
+Layout hill_climb(const Model& model, std::uint64_t seed, std::uint64_t rounds, const Interrupt* interrupt);
 
 }  // namespace berth::planner
