@@ -119,6 +119,14 @@ std::uint64_t Placer::find(std::uint32_t item, Fit fit) {
   return at < 0 ? kNowhere : static_cast<std::uint64_t>(at);
 }
 
+bool Placer::free_at(std::uint32_t item, std::uint64_t offset) {
+  forbidden_.clear();
+  for (const Part& part : model_.parts_of(item)) collect(part);
+  const auto at = static_cast<std::int64_t>(offset);
+  return std::none_of(forbidden_.begin(), forbidden_.end(),
+                      [&](const Forbidden& other) { return other.low < at && at < other.high; });
+}
+
 Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, Fit fit) {
   Placer placer(model);
   Layout layout;

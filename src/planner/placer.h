@@ -24,6 +24,8 @@ class Placer {
   // Where the item would go; kNowhere if the space has no room for it. O(k log k) for k placed items that share a
   // section with it, besides those in its sections' blocks that do not.
   std::uint64_t find(std::uint32_t item, Fit fit);
+  // Whether the item would overlap nothing at this offset.
+  bool free_at(std::uint32_t item, std::uint64_t offset);
   void put(std::uint32_t item, std::uint64_t offset);
   void clear();
 

@@ -4,18 +4,13 @@
 #include <limits>
 #include <utility>
 
+#include "planner/random.h"
+
 namespace berth::planner {
 namespace {
 
 template <class Unit>
 constexpr Unit kFar = std::numeric_limits<Unit>::max() / 2;
-
-std::uint64_t mix(std::uint64_t x) noexcept {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 }  // namespace
 
@@ -232,16 +227,11 @@ void Search<Unit>::undo(std::uint32_t mark) noexcept {
   }
 }
 
-// Appends to components_ the parts that `where`, less the placed item, falls into. Reorders the slice of active_ so
+// Appends to components_ the parts that `where` falls into. Reorders the slice of active_ so
 // that each component's items are together; as a set the slice stays what it was.
 template <class Unit>
-void Search<Unit>::split(const Component& where, std::uint32_t placed) {
-  std::uint32_t end = where.end;
-  if (placed != kPlaced) {
-    const auto begin = active_.begin();
-    const auto at = std::find(begin + where.begin, begin + where.end, placed);
-    std::swap(*at, active_[--end]);
-  }
+void Search<Unit>::split(const Component& where) {
+  const std::uint32_t end = where.end;
   if (where.begin == end) return;
   std::fill(reach_.begin() + where.first, reach_.begin() + where.last, 0);
   for (std::uint32_t i = where.begin; i < end; ++i) {
@@ -353,10 +343,23 @@ std::int32_t Search<Unit>::choose_section(const Component& where) {
   return chosen;
 }
 
+// Lists the children of a node in the order in which to try them: items to put at the point, and kLift.
 template <class Unit>
 void Search<Unit>::list_candidates(const Component& where, std::int32_t section, Unit level) {
   const std::size_t begin = candidates_.size();
   keys_.clear();
+  const bool guided = style_.value == ValueRule::kGuided;
+  const auto insert = [&](double key, std::uint32_t child) {  // kept ascending; there are few
+    std::size_t at = keys_.size();
+    keys_.push_back(key);
+    candidates_.push_back(child);
+    for (; at > 0 && keys_[at - 1] > key; --at) {
+      keys_[at] = keys_[at - 1];
+      candidates_[begin + at] = candidates_[begin + at - 1];
+    }
+    keys_[at] = key;
+    candidates_[begin + at] = child;
+  };
   for (std::uint32_t i = where.begin; i < where.end; ++i) {
     const std::uint32_t item = active_[i];
     if (low_[item] != level || !covers(item, section)) continue;
@@ -368,29 +371,20 @@ void Search<Unit>::list_candidates(const Component& where, std::int32_t section,
       case ValueRule::kTallest: key = -height; break;
       case ValueRule::kLongest: key = -length * (1.0 + height / (1.0 + static_cast<double>(capacity_))); break;
       case ValueRule::kLargest: key = -height * length; break;
-      case ValueRule::kGuided: key = static_cast<double>(guide_[item]) + 1; break;
+      case ValueRule::kGuided: key = static_cast<double>(guide_[item]); break;
       case ValueRule::kShortest: key = height; break;
     }
     if (style_.noise > 0) {
       const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
-      if (style_.value == ValueRule::kGuided) {
+      if (guided) {
         key += (unit - 0.5) * style_.noise * static_cast<double>(capacity_);
       } else {
         key *= 1.0 + style_.noise * (unit - 0.5);
       }
     }
-    // Kept ascending; there are few.
-    std::size_t at = keys_.size();
-    keys_.push_back(key);
-    candidates_.push_back(item);
-    while (at > 0 && keys_[at - 1] > key) {
-      keys_[at] = keys_[at - 1];
-      candidates_[begin + at] = candidates_[begin + at - 1];
-      --at;
-    }
-    keys_[at] = key;
-    candidates_[begin + at] = item;
+    insert(key, item);
   }
+  candidates_.push_back(kLift);
 }
 
 // If nothing covers the point (section, level), the lowest level above it at which something could.
@@ -427,16 +421,6 @@ Unit Search<Unit>::next_level(const Component& where, std::int32_t section, Unit
       }
     }
   }
-  if (!input_.simple) {
-    // Items that cover the section may still be pushed up by what they themselves cannot start in.
-    for (std::uint32_t i = where.begin; i < where.end; ++i) {
-      const std::uint32_t item = active_[i];
-      if (low_[item] <= level && covers(item, section)) {
-        const Unit pushed = legal(item, level + 1);
-        if (pushed > level + 1) next = std::min(next, pushed);
-      }
-    }
-  }
   return next;
 }
 
@@ -460,38 +444,35 @@ bool Search<Unit>::advance(Frame& frame) {
   for (;;) {
     undo(frame.trail);
     components_.resize(frame.component_begin);
-    const bool place = frame.candidate_next < frame.candidate_end;
-    if (!place && frame.lifted) return false;
+    if (frame.candidate_next == frame.candidate_end) return false;
     ++nodes_;
-    std::uint32_t placed = kPlaced;
+    const std::uint32_t child = candidates_[frame.candidate_next++];
     bool good;
     stale_first_ = frame.where.last;
     stale_last_ = frame.where.first;
     Component rest = frame.where;
-    if (place) {
-      placed = candidates_[frame.candidate_next++];
-      offset_[placed] = frame.level;
-      trail_.push_back({placed | kPlaced, 0});
-      const auto& it = input_.items[placed];
+    if (child != kLift) {
+      offset_[child] = frame.level;
+      trail_.push_back({child | kPlaced, 0});
+      const auto& it = input_.items[child];
       for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
         const auto& part = input_.parts[p];
         for (std::int32_t s = part.first; s < part.last; ++s) remaining_[static_cast<std::size_t>(s)] -= part.height;
       }
       widen(it.first, it.last, frame.level);
-      good = raise_over(frame.where, placed, frame.level);
+      good = raise_over(frame.where, child, frame.level);
       if (good) {
-        const auto at = std::find(active_.begin() + rest.begin, active_.begin() + rest.end, placed);
+        const auto at = std::find(active_.begin() + rest.begin, active_.begin() + rest.end, child);
         std::swap(*at, active_[--rest.end]);
       }
     } else {
-      frame.lifted = true;
       const Unit level = next_level(frame.where, frame.section, frame.level);
       good = level + remaining_[static_cast<std::size_t>(frame.section)] <= capacity_;
       if (!good) fail_at(frame.section);
       good = good && lift(frame.where, frame.section, level);
     }
     if (!good || !paint(rest)) continue;
-    split(rest, kPlaced);
+    split(rest);
     frame.component_next = frame.component_begin;
     frame.component_end = static_cast<std::uint32_t>(components_.size());
     frame.active = true;
@@ -501,7 +482,7 @@ bool Search<Unit>::advance(Frame& frame) {
 
 template <class Unit>
 SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::span<const Unit> guide,
-                                const std::atomic<bool>* stop) {
+                                const Interrupt* interrupt) {
   style_ = style;
   guide_ = guide;
   reset(capacity);
@@ -513,7 +494,7 @@ SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::sp
   stale_first_ = 0;
   stale_last_ = input_.sections;
   if (!paint(all)) return SearchOutcome::kImpossible;
-  split(all, kPlaced);
+  split(all);
   const auto roots = static_cast<std::uint32_t>(components_.size());
   std::uint32_t next_root = 0;
 
@@ -537,7 +518,7 @@ SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::sp
       frames_.pop_back();
       if (frames_.empty()) return SearchOutcome::kImpossible;
     }
-    if (nodes_ >= style_.node_limit || ((nodes_ & 63) == 0 && stop && stop->load(std::memory_order_relaxed))) {
+    if (nodes_ >= style_.node_limit || ((nodes_ & 63) == 0 && interrupt && interrupt->requested())) {
       return SearchOutcome::kLimit;
     }
   }

@@ -8,10 +8,11 @@
 // thread uses a Search at a time; the SearchInput is shared and only read.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "planner/interrupt.h"
 
 namespace berth::planner {
 
@@ -59,9 +60,9 @@ class Search {
   explicit Search(const SearchInput<Unit>& input);
 
   // Looks for offsets such that every item ends at or below `capacity`. `guide`: offsets to prefer when
-  // style.value is kGuided, one for each item. kImpossible is a proof. `stop` ends the search with kLimit.
+  // style.value is kGuided, one for each item. kImpossible is a proof. An interrupt ends it with kLimit.
   SearchOutcome run(Unit capacity, const SearchStyle& style, std::span<const Unit> guide,
-                    const std::atomic<bool>* stop = nullptr);
+                    const Interrupt* interrupt = nullptr);
 
   // After kFound: the offset of each item.
   std::span<const Unit> offsets() const noexcept { return offset_; }
@@ -79,7 +80,6 @@ class Search {
     std::uint32_t trail;
     std::int32_t section;
     Unit level;
-    bool lifted;
     bool active;
   };
   struct TrailEntry {
@@ -87,6 +87,7 @@ class Search {
     Unit old;
   };
   static constexpr std::uint32_t kPlaced = 0x80000000u;
+  static constexpr std::uint32_t kLift = 0xffffffffu;   // a child that puts nothing here
   static constexpr std::uint32_t kFloor = 0x40000000u;  // the entry is a section and its floor was `old`
 
   void reset(Unit capacity);
@@ -97,7 +98,7 @@ class Search {
   bool paint(const Component& where);
   void fail_at(std::int32_t section) noexcept;
   void undo(std::uint32_t mark) noexcept;
-  void split(const Component& where, std::uint32_t placed);
+  void split(const Component& where);
   void open(const Component& where);
   bool advance(Frame& frame);
   std::int32_t choose_section(const Component& where);
