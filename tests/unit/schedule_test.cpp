@@ -240,6 +240,21 @@ TEST_F(ScheduleLanes, GivesTheResultOfTheSerialOrderOnRandomSteps) {
   }
 }
 
+TEST_F(ScheduleLanes, RunsEachOfThousandsOfReadyStepsOnce) {
+  ScheduleBuilder builder;
+  std::vector<std::atomic<int>> runs(3000);
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    builder.add_step({.run = [&](const StepRun& run) -> Result<void> {
+      ++runs[run.step];
+      return {};
+    }});
+  const Schedule schedule = builder.build().value();
+  for (int round = 1; round <= 4; ++round) {
+    ASSERT_TRUE(schedule.run({.lanes = round % 2 == 0 ? 4u : 1u}));
+    for (const auto& count : runs) ASSERT_EQ(count.load(), round);
+  }
+}
+
 TEST_F(ScheduleLanes, RunsStepsThatAreParallelThemselves) {
   ScheduleBuilder builder;
   std::atomic<int> sum{0};
