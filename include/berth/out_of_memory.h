@@ -52,7 +52,9 @@ struct OutOfMemory {
   std::string to_string() const;
 };
 
-// The error for a request that `refusing` turned down: asks it and the layers below to explain.
-Error out_of_memory(OutOfMemory::Cause cause, const Allocator& refusing, const BlockSpec& spec, std::size_t budget = 0);
+// The error for a request that `refusing` turned down: asks it and the layers below to explain. `charged` is what
+// the budget would have been charged, where that is more than was asked for.
+Error out_of_memory(OutOfMemory::Cause cause, const Allocator& refusing, const BlockSpec& spec, std::size_t budget = 0,
+                    std::size_t charged = 0);
 
 }  // namespace berth

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "berth/allocator.h"
 
 namespace berth {
@@ -21,10 +23,22 @@ std::string blame(const OutOfMemory& report) {
   return "";
 }
 
+// A size that is enough: rounded up to whole units, at most one in a hundred too large.
+std::string format_enough(std::size_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  std::size_t size = 1;
+  while (unit < 4 && bytes / size >= 100 * 1024) {
+    size *= 1024;
+    ++unit;
+  }
+  return fmt::format("{} {}", bytes / size + (bytes % size != 0), kUnits[unit]);
+}
+
 std::string remedies(const OutOfMemory& report) {
   std::string text;
   const auto add = [&text](std::string remedy) { text += (text.empty() ? "" : ", or ") + std::move(remedy); };
-  if (report.budget_needed > 0) add("budget " + format_bytes(report.budget_needed));
+  if (report.budget_needed > 0) add("budget " + format_enough(report.budget_needed));
   if (report.cause == OutOfMemory::Cause::kPendingFrees) add("waiting for the queue");
   if (!report.holder_to_free.empty()) add(fmt::format("freeing \"{}\"", report.holder_to_free));
   return text;
@@ -50,16 +64,17 @@ std::string OutOfMemory::to_string() const {
   return text;
 }
 
-Error out_of_memory(OutOfMemory::Cause cause, const Allocator& refusing, const BlockSpec& spec, std::size_t budget) {
+Error out_of_memory(OutOfMemory::Cause cause, const Allocator& refusing, const BlockSpec& spec, std::size_t budget,
+                    std::size_t charged) {
   auto report = std::make_shared<OutOfMemory>();
   report->cause = cause;
   report->asked = spec.bytes;
   report->label = spec.label;
   report->budget = budget;
   refusing.explain(*report);
-  std::size_t missing = spec.bytes;
+  std::size_t missing = std::max(charged, spec.bytes);
   if (budget > 0) {
-    report->budget_needed = report->live_bytes + spec.bytes;
+    report->budget_needed = report->live_bytes + missing;
     missing = report->budget_needed > budget ? report->budget_needed - budget : 0;
   }
   // Holders are sorted largest first: the last one that is large enough is the smallest change.

@@ -91,6 +91,7 @@ Result<void> Queue::check(const Window& window, Usage usage, bool writes) const 
 
 void Queue::stamp(const Window& window) {
   recorded_ = true;
+  if (Residency* residency = device_->residency()) residency->touch(window.block);
   if (window.owner == nullptr || does_at_once()) return;
   std::atomic<std::uint64_t>& last_use = window.owner->last_use;
   const Timepoint now = next();

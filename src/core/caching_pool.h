@@ -1,0 +1,126 @@
+// The pool behind berth/pool.h. The hot paths are in pool.cpp; what takes the mutex is in pool_slow.cpp; what
+// looks at the whole structure is in pool_check.cpp.
+#pragma once
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "berth/out_of_memory.h"
+#include "berth/pool.h"
+#include "berth/queue.h"
+#include "core/poison.h"
+#include "core/pool_parts.h"
+
+namespace berth {
+
+class CachingPool final : public Pool, public std::enable_shared_from_this<CachingPool> {
+ public:
+  CachingPool(AllocatorPtr inner, PoolOptions options);
+  ~CachingPool() override;
+
+  Result<Block> allocate(const BlockSpec& spec) override;
+  void release(const Block& block, Timepoint last_use) noexcept override;
+  std::size_t trim(std::size_t keep_bytes) noexcept override;
+  void explain(OutOfMemory& report) const override;
+  PoolCounters counters() const noexcept override;
+  PoolCounters counters(Name tag) const noexcept override;
+  std::size_t trim_tag(Name tag) noexcept override;
+  Result<void> check() const override;
+
+  // A thread that ends shares what it kept.
+  void retire(const std::shared_ptr<ThreadCache>& cache) noexcept;
+
+ private:
+  using Lock = std::lock_guard<std::mutex>;
+
+  // --- Without the mutex ---
+  ThreadCache* this_thread() noexcept;
+  Block hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
+  void take_in(PoolNode& node) noexcept;
+  Result<Block> allocate_slowly(const BlockSpec& spec);
+  Result<Block> allocate_below(const BlockSpec& spec, std::size_t bytes, std::uint16_t size_class);
+  void release_slowly(PoolNode& node, Timepoint last_use) noexcept;
+  Result<void> reserve(const BlockSpec& spec, std::size_t bytes);
+  Result<void> zero(const PoolNode& node, const BlockSpec& spec);
+  void note_height(ThreadCache& cache, CachedGroup& group, std::uint16_t number) noexcept;
+  // Gives a list of nodes back to the layer below; returns their bytes.
+  std::size_t give_back(PoolNode* list) noexcept;
+  std::size_t give_up(std::size_t keep_bytes, const Name* tag) noexcept;
+  void check_now_and_then() noexcept;
+
+  // --- With the mutex ---
+  std::uint16_t group_number(const BlockSpec& spec);
+  ThreadCache* own_cache() noexcept;
+  CachedGroup* own_group(ThreadCache* cache, std::uint16_t number) noexcept;
+  PoolNode* take_shared(ThreadCache* cache, CachedGroup* group, std::uint16_t number, unsigned size_class,
+                        std::uint16_t line) noexcept;
+  void count(ThreadCache* cache, CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
+  void raise_peaks(ThreadCache* cache, CachedGroup* group, std::uint16_t number) noexcept;
+  void share_half(ThreadCache& cache, Bin& bin, std::uint16_t number, unsigned size_class) noexcept;
+  bool make_room(ThreadCache* cache, std::size_t bytes, PoolNode*& leaving) noexcept;
+  void leave(PoolNode* node, PoolNode*& leaving) const noexcept;
+  std::size_t take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
+  std::size_t take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
+  template <class Visit>
+  void with_all_caches(const Visit& visit) const noexcept;
+  std::int64_t live_of(const Name* tag, bool count) const noexcept;
+  std::size_t cached_of(const Name* tag) const noexcept;
+  Result<void> check_locked() const;
+
+  const std::uint64_t id_;  // never reused, so that a thread's table cannot mistake a new pool for an old one
+  const PoolOptions options_;
+  const std::size_t largest_;  // the largest size that is cached
+  NodeTable nodes_;
+  std::atomic<std::size_t> held_{0};  // taken from below
+  std::atomic<std::uint64_t> misses_{0}, refused_releases_{0};
+
+  mutable std::mutex mutex_;  // guards what follows; not held while the layer below is called
+  std::vector<std::unique_ptr<SharedGroup>> groups_;
+  std::vector<std::shared_ptr<ThreadCache>> caches_;
+  std::unordered_map<std::uint16_t, std::int64_t> tag_peaks_;
+  std::int64_t peak_ = 0;
+  std::int64_t quotas_ = 0;  // of all caches; with shared_cached_ at most max_cached_bytes
+  std::int64_t shared_cached_ = 0;
+  std::uint64_t retired_hits_ = 0;
+  unsigned slow_calls_ = 0;
+};
+
+// Makes a cached node live. The caller took it out of its bin.
+inline Block CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
+  ++node.generation;
+  node.word.store(spec.bytes, std::memory_order_relaxed);
+  node.label.store(spec.label.id(), std::memory_order_relaxed);
+  node.state.store(NodeState::kLive, std::memory_order_relaxed);
+  if constexpr (kDebugMemory || kAddressSanitizer) {
+    if (is_markable(node.inner)) {
+      asan_unpoison(node.inner.host, node.inner.bytes);
+      write_canary(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
+      asan_poison(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
+    }
+  }
+  return {.handle = node.inner.handle,
+          .host = node.inner.host,
+          .bytes = spec.bytes,
+          .key = NodeTable::key(node),
+          .label = spec.label.id(),
+          .flags = node.inner.flags,
+          .usage = node.inner.usage};
+}
+
+// Makes a live node cached. The caller puts it into a bin.
+inline void CachingPool::take_in(PoolNode& node) noexcept {
+  if constexpr (kDebugMemory || kAddressSanitizer) {
+    if (is_markable(node.inner)) {
+      const std::size_t asked = node.word.load(std::memory_order_relaxed);
+      check_canary(node.inner.host + asked, node.inner.bytes - asked,
+                   Name::from_id(node.label.load(std::memory_order_relaxed)));
+      overwrite_released(node.inner.host, asked);
+      asan_poison(node.inner.host, node.inner.bytes);
+    }
+  }
+  node.word.store(0, std::memory_order_relaxed);
+  node.state.store(NodeState::kCached, std::memory_order_relaxed);
+}
+
+}  // namespace berth
