@@ -44,7 +44,9 @@ StepGraph::StepGraph(std::uint32_t step_count, std::uint32_t node_count, std::sp
 // Kept alive by late tasks; they touch the graph only after passing the gate.
 struct Lanes::Shared {
   explicit Shared(const StepGraph& steps)
-      : graph(&steps), pending(steps.nodes), failed_before(steps.nodes), ready(steps.steps + kMost) {}
+      : graph(&steps), pending(steps.nodes), failed_before(steps.nodes), ready(steps.steps + kMost) {
+    for (auto& place : ready) place.store(kEmpty, std::memory_order_relaxed);
+  }
 
   const StepGraph* graph;
   std::vector<std::atomic<std::uint32_t>> pending;       // predecessors that are not done
@@ -67,7 +69,8 @@ struct Lanes::Shared {
   void prepare() {
     for (std::uint32_t node = 0; node < graph->nodes; ++node)
       pending[node].store(graph->waits_for[node], std::memory_order_relaxed);
-    const std::uint32_t used = std::min<std::uint32_t>(static_cast<std::uint32_t>(ready.size()), tail.load() + kMost);
+    // Only what the last run used: steps that became ready one after the other never entered the list.
+    const std::uint32_t used = tail.load() + kMost;
     for (std::uint32_t i = 0; i < used; ++i) ready[i].store(kEmpty, std::memory_order_relaxed);
     if (any_failed.load())
       for (auto& mark : failed_before) mark.store(0, std::memory_order_relaxed);
