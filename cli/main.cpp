@@ -1,3 +1,4 @@
+// The berth program: one subcommand a file.
 #include "commands.h"
 
 int main(int argc, char** argv) {
@@ -5,6 +6,15 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "berth " BERTH_VERSION);
   app.require_subcommand(1);
   int exit_code = 0;
-  CLI11_PARSE(app, argc, argv);
+  berth::cli::add_devices_command(app, exit_code);
+  berth::cli::add_plan_command(app, exit_code);
+  berth::cli::add_inspect_command(app, exit_code);
+  berth::cli::add_convert_command(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;  // 2: bad input, for every subcommand
+  }
   return exit_code;
 }

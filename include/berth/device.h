@@ -92,8 +92,9 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // Unsupported on devices without kernels.
   virtual Result<Kernel> make_kernel(const KernelSource& source);
 
-  // A block around foreign memory. The device calls no driver to free it.
+  // A block around foreign memory, and the word that its last handle is gone. The driver frees nothing.
   virtual Result<Block> import_block(const ForeignMemory& memory);
+  virtual void forget_import(const Block& block) noexcept { static_cast<void>(block); }
 
   // Whether a queue of this device can copy from or to a block of `other` without the host.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
@@ -101,8 +102,12 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // Whether host reads through block.host would be safe now: a mapped file that shrank is an Io error.
   virtual Result<void> check_host_access(const Block& block, std::size_t offset, std::size_t bytes) const;
 
-  // Null when the device keeps no residency set.
-  virtual Residency* residency() noexcept { return nullptr; }
+  // The set that every submit brings up to date; null when the device keeps none.
+  Residency* residency() noexcept { return residency_.get(); }
+
+  // Starts keeping this device's memory in place, on devices that do so only when asked (CPU). Unsupported where the
+  // device has no such notion or BERTH_RESIDENCY=0; InvalidArgument once memory is allocated: it would be left out.
+  Result<void> keep_resident();
 
   // The driver's own object (CUcontext, MTL::Device*, WGPUDevice), or null.
   virtual void* native() noexcept { return nullptr; }
@@ -124,6 +129,9 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   virtual bool frees_in_order() const noexcept { return false; }
 
   virtual Result<std::unique_ptr<Queue>> create_queue() = 0;
+
+  // The residency set of this kind of device; null where there is none.
+  virtual std::unique_ptr<Residency> make_residency() { return nullptr; }
 
   // Every live queue registers itself, so that synchronize() can wait for all.
   friend class Queue;
@@ -147,6 +155,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   std::atomic<std::uint64_t> allocations_{0}, frees_{0};
 
   LabelCounters labels_;
+  std::unique_ptr<Residency> residency_;  // set before the first allocation, then constant
 
   std::mutex mutex_;  // guards what follows; never held while a driver or callback runs
   std::shared_ptr<const PressureCallback> pressure_;

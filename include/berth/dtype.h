@@ -1,5 +1,6 @@
 // Element types. A dtype is one byte and names how elements are stored: most are one element a unit; the
-// block-quantised types of GGUF pack several elements into one block, so sizes are counted in blocks.
+// sub-byte floats and the block-quantised types of GGUF pack several elements into one block, so sizes are counted in
+// blocks.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,14 @@ enum class DType : std::uint8_t {
   kF64,
   kF8E4M3,
   kF8E5M2,
+  kF8E4M3FNUZ,
+  kF8E5M2FNUZ,
+  kF8E8M0,  // a power of two: the scale of microscaling formats
   kC64,
+  // Packed elements of less than a byte, in whole bytes
+  kF6E2M3,
+  kF6E3M2,
+  kF4E2M1,
   // GGUF block types
   kQ4_0,
   kQ4_1,
@@ -53,8 +61,10 @@ enum class DType : std::uint8_t {
   kTQ1_0,
   kTQ2_0,
   kMXFP4,
+  kNVFP4,
+  kQ1_0,
 };
-inline constexpr std::size_t kDTypeCount = static_cast<std::size_t>(DType::kMXFP4) + 1;
+inline constexpr std::size_t kDTypeCount = static_cast<std::size_t>(DType::kQ1_0) + 1;
 
 inline constexpr DType f16 = DType::kF16, bf16 = DType::kBF16, f32 = DType::kF32, f64 = DType::kF64;
 inline constexpr DType i8 = DType::kI8, i16 = DType::kI16, i32 = DType::kI32, i64 = DType::kI64;
@@ -89,6 +99,15 @@ struct F8E4M3 {
   std::uint8_t bits;
 };
 struct F8E5M2 {
+  std::uint8_t bits;
+};
+struct F8E4M3FNUZ {
+  std::uint8_t bits;
+};
+struct F8E5M2FNUZ {
+  std::uint8_t bits;
+};
+struct F8E8M0 {
   std::uint8_t bits;
 };
 struct C64 {
@@ -128,6 +147,12 @@ template <>
 inline constexpr std::optional<DType> dtype_of<F8E4M3> = DType::kF8E4M3;
 template <>
 inline constexpr std::optional<DType> dtype_of<F8E5M2> = DType::kF8E5M2;
+template <>
+inline constexpr std::optional<DType> dtype_of<F8E4M3FNUZ> = DType::kF8E4M3FNUZ;
+template <>
+inline constexpr std::optional<DType> dtype_of<F8E5M2FNUZ> = DType::kF8E5M2FNUZ;
+template <>
+inline constexpr std::optional<DType> dtype_of<F8E8M0> = DType::kF8E8M0;
 template <>
 inline constexpr std::optional<DType> dtype_of<C64> = DType::kC64;
 

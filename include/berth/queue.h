@@ -28,7 +28,8 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   // Host to device. The source may be reused as soon as the call returns.
-  // SizeMismatch, ReadOnly, InvalidUsage, InvalidView (a window outside its block), or the driver's error.
+  // SizeMismatch, ReadOnly, InvalidUsage, InvalidView (a window outside its block), Unsupported (a window of
+  // a device that this queue cannot reach), or the driver's error. The same holds for the calls below.
   Result<void> write(const Window& target, std::span<const std::byte> source);
 
   // Device to host. The target holds the bytes once a moment at or after the next submit is waited for.
@@ -95,7 +96,8 @@ class Queue {
                                     std::size_t target_pitch, std::size_t row_bytes, std::size_t rows);
   virtual Result<void> do_launch(const Kernel& kernel, std::span<const KernelArgument> arguments, const Grid& grid,
                                  std::span<const std::byte> constants);
-  virtual Result<void> do_record_native(const std::function<Result<void>(void* native)>& record);
+  virtual Result<void> do_record_native(std::span<const Window> uses,
+                                        const std::function<Result<void>(void* native)>& record);
   // The default waits on the host.
   virtual Result<void> do_wait_for(Timepoint moment);
   // Sends off the recorded work so that poll() and do_wait() can see `value` reached.

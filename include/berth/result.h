@@ -70,11 +70,14 @@ struct ErrorDetail {
 class Error {
  public:
   // `format` must be a string literal. Each "{}" prints the next number, each "{b}" prints it as a byte
-  // size such as "64.0 MiB". A negative number prints as such.
+  // size such as "64.0 MiB".
   template <class... Numbers>
   constexpr Error(Code code, Layer layer, const char* format, Numbers... numbers) noexcept
       : format_(format), numbers_{static_cast<std::int64_t>(numbers)...}, code_(code), layer_(layer) {
     static_assert(sizeof...(Numbers) <= 4, "an Error carries at most four numbers");
+    int at = 0;
+    ((unsigned_ = static_cast<std::uint8_t>(unsigned_ | std::is_unsigned_v<Numbers> << at++)), ...);
+    static_cast<void>(at);  // unused without numbers
   }
 
   // For cold paths: the sentence is made now.
@@ -97,6 +100,7 @@ class Error {
   std::shared_ptr<const ErrorDetail> detail_;
   Code code_;
   Layer layer_;
+  std::uint8_t unsigned_ = 0;  // bit i: number i prints as unsigned
 };
 
 // What value() throws, for callers who prefer exceptions.

@@ -93,10 +93,9 @@ Result<Buffer> Buffer::allocate(AllocatorPtr allocator, DType dtype, const Shape
 
 Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtype, const Shape& shape,
                               const BufferOptions& options) {
-  // From here on the import owns the memory: any failure releases it too.
-  auto owner = std::make_shared<ImportAllocator>(device, memory.release);
+  // The import owns the memory from the start: any failure releases it too.
   const auto refuse = [&](Error error) {
-    owner->release({.flags = BlockFlags::kForeign}, {});
+    if (memory.release) memory.release();
     return error;
   };
   auto bytes = bytes_of(dtype, shape);
@@ -107,6 +106,7 @@ Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtyp
   auto block = device->import_block(memory);
   if (!block) return refuse(block.error());
   block->label = options.label.id();
+  auto owner = std::make_shared<ImportAllocator>(std::move(device), std::move(memory.release));
   return Buffer(Storage::make_ready(std::move(owner), *block, std::source_location::current()), 0, *bytes, dtype,
                 shape);
 }
@@ -176,6 +176,9 @@ Result<Buffer> Buffer::view(std::size_t offset, DType dtype, const Shape& shape)
 }
 
 Result<Buffer> Buffer::slice_view(std::size_t offset, std::size_t elements) const {
+  if (elements > element_count())
+    return Error(Code::kInvalidView, Layer::kBuffer, "a slice of {} elements is outside the buffer's {}", elements,
+                 element_count());
   return view(offset, dtype_, Shape{elements});
 }
 

@@ -183,6 +183,19 @@ Result<void> Device::synchronize() {
   return {};
 }
 
+Result<void> Device::keep_resident() {
+  if (residency_ != nullptr) return {};
+  if (allocations_.load(std::memory_order_relaxed) > 0)
+    return Error(Code::kInvalidArgument, Layer::kDevice,
+                 "keep_resident() comes before the first allocation and {} were made", allocations_.load());
+  auto set = residency_allowed() ? make_residency() : nullptr;
+  if (set == nullptr)
+    return Error::with_text(Code::kUnsupported, Layer::kDevice,
+                            std::string(name()) + " keeps no residency set, or BERTH_RESIDENCY=0 turned it off");
+  residency_ = std::move(set);
+  return {};
+}
+
 Result<Kernel> Device::make_kernel(const KernelSource&) {
   return Error::with_text(Code::kUnsupported, Layer::kDevice, std::string(name()) + " runs no kernels");
 }

@@ -1,6 +1,7 @@
 #include "berth/queue.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "berth/device.h"
 #include "core/lines.h"
@@ -73,6 +74,11 @@ Result<void> Queue::check(const Window& window, Usage usage, bool writes) const 
   if (window.bytes > window.block.bytes || window.offset > window.block.bytes - window.bytes)
     return Error(Code::kInvalidView, Layer::kQueue, "window at {} of {} bytes is outside the block's {} bytes",
                  window.offset, window.bytes, window.block.bytes);
+  if (window.device != nullptr && !device_->reaches(*window.device))
+    return Error(
+        Code::kUnsupported, Layer::kQueue,
+        "{} bytes of a device that this queue cannot reach; use Buffer::copy_from, which goes through the host",
+        window.bytes);
   if (writes && window.block.has(BlockFlags::kReadOnly))
     return Error(Code::kReadOnly, Layer::kQueue,
                  "a window of {} bytes is read-only memory; copy it into a buffer of its own first", window.bytes);
@@ -85,6 +91,7 @@ Result<void> Queue::check(const Window& window, Usage usage, bool writes) const 
 
 void Queue::stamp(const Window& window) {
   recorded_ = true;
+  if (Residency* residency = device_->residency()) residency->touch(window.block);
   if (window.owner == nullptr || does_at_once()) return;
   std::atomic<std::uint64_t>& last_use = window.owner->last_use;
   const Timepoint now = next();
@@ -154,11 +161,6 @@ Result<void> Queue::copy(const Window& source, const Window& target) {
                  target.bytes);
   BERTH_TRY(check(source, Usage::kCopySource, false));
   BERTH_TRY(check(target, Usage::kCopyTarget, true));
-  for (const Window* window : {&source, &target})
-    if (window->device != nullptr && !device_->reaches(*window->device))
-      return Error(
-          Code::kUnsupported, Layer::kQueue,
-          "this queue's device cannot reach the other device; use Buffer::copy_from, which goes through the host");
   if (source.bytes == 0) return {};
   const std::lock_guard lock(mutex_);
   BERTH_TRY(do_copy(source, target));
@@ -217,7 +219,7 @@ Result<void> Queue::launch(const Kernel& kernel, std::span<const KernelArgument>
 Result<void> Queue::record_native(std::span<const Window> uses,
                                   const std::function<Result<void>(void* native)>& record) {
   const std::lock_guard lock(mutex_);
-  BERTH_TRY(do_record_native(record));
+  BERTH_TRY(do_record_native(uses, record));
   for (const Window& window : uses) stamp(window);
   recorded_ = true;
   return {};
@@ -288,7 +290,7 @@ Result<void> Queue::do_launch(const Kernel&, std::span<const KernelArgument>, co
   return Error(Code::kUnsupported, Layer::kQueue, "this device runs no kernels");
 }
 
-Result<void> Queue::do_record_native(const std::function<Result<void>(void* native)>&) {
+Result<void> Queue::do_record_native(std::span<const Window>, const std::function<Result<void>(void* native)>&) {
   return Error(Code::kUnsupported, Layer::kQueue, "this device has no native encoder");
 }
 

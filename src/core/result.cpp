@@ -63,7 +63,10 @@ std::string Error::message() const {
   for (const char* at = format_; *at != '\0'; ++at) {
     const std::string_view rest(at);
     if (rest.starts_with("{}") && next < numbers_.size()) {
-      text += std::to_string(numbers_[next++]);
+      const std::int64_t number = numbers_[next];
+      text +=
+          (unsigned_ >> next & 1) != 0 ? std::to_string(static_cast<std::uint64_t>(number)) : std::to_string(number);
+      ++next;
       at += 1;
     } else if (rest.starts_with("{b}") && next < numbers_.size()) {
       text += format_bytes(static_cast<std::uint64_t>(numbers_[next++]));

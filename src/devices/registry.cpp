@@ -12,6 +12,7 @@
 #include "core/try.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/disk/disk_device.h"
+#include "devices/webgpu/webgpu_device.h"
 
 namespace berth {
 namespace {
@@ -40,7 +41,7 @@ constexpr std::array kBackends = {
     Backend{"DISK", true, open_disk, ""},
     Backend{"CUDA", false, nullptr, "this build has no CUDA device"},
     Backend{"METAL", false, nullptr, "this build has no METAL device"},
-    Backend{"WEBGPU", false, nullptr, "this build has no WEBGPU device"},
+    Backend{"WEBGPU", false, webgpu::open, ""},
 };
 
 std::string known_kinds() {
@@ -70,7 +71,7 @@ Result<DeviceName> parse(std::string_view name) {
       return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
                               fmt::format("\"{}\" lacks a path: write {}:/path/to/file", name, kind));
   } else {
-    if (colon == std::string_view::npos) argument = "0";
+    if (colon == std::string_view::npos) argument.assign(1, '0');
     const bool number = !argument.empty() && argument.size() < 6 &&
                         std::all_of(argument.begin(), argument.end(), [](unsigned char c) { return std::isdigit(c); });
     if (!number)

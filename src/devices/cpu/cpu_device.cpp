@@ -6,6 +6,7 @@
 
 #include "berth/out_of_memory.h"
 #include "devices/cpu/cpu_queue.h"
+#include "devices/cpu/cpu_residency.h"
 #include "devices/cpu/host_memory.h"
 
 namespace berth::cpu {
@@ -55,6 +56,8 @@ class CpuDevice final : public Device {
   }
 
   void free_block(const Block& block, Timepoint) noexcept override { free_host(block.host, block.bytes); }
+
+  std::unique_ptr<Residency> make_residency() override { return std::make_unique<CpuResidency>(); }
 
   Result<std::unique_ptr<Queue>> create_queue() override { return std::unique_ptr<Queue>(new CpuQueue(*this)); }
 };

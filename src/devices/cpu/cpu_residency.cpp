@@ -1,0 +1,65 @@
+#include "devices/cpu/cpu_residency.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/host_copy.h"
+#include "devices/cpu/host_memory.h"
+
+namespace berth::cpu {
+namespace {
+
+// The whole pages that a block touches.
+struct Pages {
+  explicit Pages(const Block& block) {
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto first = reinterpret_cast<std::uintptr_t>(block.host);
+    const std::uintptr_t begin = first / page * page;
+    address = reinterpret_cast<void*>(begin);
+    bytes = (first + block.bytes + page - 1) / page * page - begin;
+  }
+  void* address;
+  std::size_t bytes;
+};
+
+void fault_in(const Pages& pages) {
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(pages.address, pages.bytes, MADV_POPULATE_WRITE) == 0) return;
+#endif
+  // Older kernels: a read-modify-write of one byte a page, by all threads. Atomic, because the owner may be writing.
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  static_cast<void>(for_each_piece(pages.bytes, [&](std::size_t offset, std::size_t count) -> Result<void> {
+    auto* bytes = static_cast<unsigned char*>(pages.address) + offset;
+    for (std::size_t at = 0; at < count; at += page) __atomic_fetch_or(bytes + at, 0, __ATOMIC_RELAXED);
+    return {};
+  }));
+}
+
+bool owns_its_pages(const Block& block) noexcept {
+  return rounded_host_bytes(block.bytes) >= kMappedBytes;
+}
+
+}  // namespace
+
+Result<void> CpuResidency::put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) {
+  for (const Block& block : blocks) {
+    const Pages pages(block);
+    fault_in(pages);
+    if (!owns_its_pages(block)) continue;
+    if (mlock(pages.address, pages.bytes) != 0)
+      left.push_back({Name::from_id(block.label), block.bytes,
+                      std::string("in memory but not locked: ") + std::strerror(errno) + " (raise `ulimit -l`)"});
+  }
+  return {};
+}
+
+void CpuResidency::take(const Block& block) noexcept {
+  if (!owns_its_pages(block)) return;
+  const Pages pages(block);
+  munlock(pages.address, pages.bytes);
+}
+
+}  // namespace berth::cpu

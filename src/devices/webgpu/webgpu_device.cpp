@@ -1,0 +1,140 @@
+#include "devices/webgpu/webgpu_device.h"
+
+#include <charconv>
+
+#include "core/try.h"
+#include "devices/webgpu/webgpu_queue.h"
+
+namespace berth::webgpu {
+namespace {
+
+// Driver buffers are whole multiples of this, so that whole words around any byte of a block can be copied and
+// mapped.
+constexpr std::size_t kGrain = 16;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+DeviceLimits limits_of(const Context& context) {
+  const wgpu::Limits& limits = context.limits();
+  return {.max_block_bytes = limits.max_buffer_size / kGrain * kGrain,
+          .max_binding_bytes = limits.max_storage_buffer_binding_size,
+          .binding_alignment = limits.min_storage_buffer_offset_alignment,
+          .transfer_alignment = 4,
+          .unified_memory = context.maps_storage(),
+          .f16_kernels = context.f16()};
+}
+
+// WebGPU has no residency of its own: the set is counted and nothing else.
+class CountedResidency final : public Residency {
+ protected:
+  void do_add(const Block&) noexcept override {}
+  void do_remove(const Block&) noexcept override {}
+  Result<void> do_commit() override { return {}; }
+};
+
+class WebgpuDevice final : public Device {
+ public:
+  WebgpuDevice(std::string name, std::shared_ptr<Context> context)
+      : Device(DeviceKind::kWebGpu, std::move(name), limits_of(*context)), shared_(std::move(context)) {}
+
+  std::string description() const override { return context().description(); }
+
+  Result<Kernel> make_kernel(const KernelSource& source) override {
+    if (source.code.empty())
+      return Error(Code::kInvalidArgument, Layer::kDevice, "WEBGPU kernels are WGSL: set KernelSource::code");
+    const std::string_view code(reinterpret_cast<const char*>(source.code.data()), source.code.size());
+    BERTH_TRY_ASSIGN(auto kernel, shared_.kernel(code, source.entry));
+    return Kernel(std::move(kernel));
+  }
+
+  Result<Block> import_block(const ForeignMemory& memory) override {
+    if (memory.address == 0)
+      return Error(Code::kInvalidArgument, Layer::kDevice, "{} bytes to import from a null WGPUBuffer", memory.bytes);
+    const auto buffer = reinterpret_cast<wgpu::Buffer>(memory.address);
+    const std::uint64_t size = context().calls().BufferGetSize(buffer);
+    if (memory.bytes > size || size % 4 != 0)
+      return Error(Code::kSizeMismatch, Layer::kDevice,
+                   "{} bytes to import from a WGPUBuffer of {}, which must hold them and be whole 4-byte words",
+                   memory.bytes, size);
+    const wgpu::Flags bits = context().calls().BufferGetUsage(buffer);
+    std::uint8_t usage = 0;
+    if ((bits & wgpu::kUsageCopySrc) != 0) usage |= static_cast<std::uint8_t>(Usage::kCopySource);
+    if ((bits & wgpu::kUsageCopyDst) != 0) usage |= static_cast<std::uint8_t>(Usage::kCopyTarget);
+    if ((bits & wgpu::kUsageStorage) != 0) usage |= static_cast<std::uint8_t>(Usage::kKernel);
+    if ((bits & wgpu::kUsageUniform) != 0) usage |= static_cast<std::uint8_t>(Usage::kUniform);
+    shared_.buffers.add(buffer, size, false, true);
+    return Block{.handle = memory.address,
+                 .bytes = memory.bytes,
+                 .flags = BlockFlags::kForeign | (memory.read_only ? BlockFlags::kReadOnly : BlockFlags::kNone),
+                 .usage = static_cast<Usage>(usage)};
+  }
+
+  void forget_import(const Block& block) noexcept override { shared_.buffers.remove(block.handle); }
+
+  Residency* residency() noexcept override { return &residency_; }
+  void* native() noexcept override { return context().device(); }
+  std::size_t trim(std::size_t keep_bytes) noexcept override { return shared_.staging.trim(keep_bytes); }
+
+  TransferCounters transfers() const noexcept { return {context().submissions(), shared_.staging.chunks_made()}; }
+
+ protected:
+  Result<Block> allocate_block(const BlockSpec& spec) override {
+    if (spec.host == HostAccess::kRequired)
+      return Error(
+          Code::kUnsupported, Layer::kDevice,
+          "WEBGPU gives no lasting host pointer to {} bytes: use HostAccess::kPreferred with copyin and copyout",
+          spec.bytes);
+    const bool maps = context().maps_storage() && spec.host != HostAccess::kNone;
+    // Berth's own kernels need storage and copies whatever the block is for; Queue checks the block's usage.
+    wgpu::Flags usage = wgpu::kUsageStorage | wgpu::kUsageCopySrc | wgpu::kUsageCopyDst;
+    if (allows(spec.usage, Usage::kUniform)) usage |= wgpu::kUsageUniform;
+    if (maps) usage |= wgpu::kUsageMapRead | wgpu::kUsageMapWrite;
+    const std::size_t bytes = round_up(spec.bytes, kGrain);
+    BERTH_TRY_ASSIGN(const wgpu::Buffer buffer, context().create_buffer(usage, bytes, spec.label.text()));
+    shared_.buffers.add(buffer, bytes, maps, false);
+    // Fresh WebGPU memory is zero by the standard, so `zero` is always met.
+    return Block{.handle = reinterpret_cast<std::uint64_t>(buffer), .bytes = spec.bytes};
+  }
+
+  void free_block(const Block& block, Timepoint) noexcept override {
+    const BufferStatePtr state = shared_.buffers.remove(block.handle);
+    if (state == nullptr) return;
+    // A bind group that a queue remembers must not keep the memory. Work that was recorded and never submitted
+    // must not meet a destroyed buffer: the driver keeps it until the recording is gone.
+    if (state->users.load(std::memory_order_acquire) == 0) context().calls().BufferDestroy(state->buffer);
+    context().calls().BufferRelease(state->buffer);
+  }
+
+  Result<std::unique_ptr<Queue>> create_queue() override {
+    return std::unique_ptr<Queue>(new WebgpuQueue(*this, shared_));
+  }
+
+ private:
+  Context& context() const noexcept { return *shared_.context; }
+
+  Shared shared_;
+  CountedResidency residency_;
+};
+
+}  // namespace
+
+TransferCounters transfer_counters(const Device& device) noexcept {
+  return static_cast<const WebgpuDevice&>(device).transfers();
+}
+
+Result<DevicePtr> open_with(const Library& library, const AdapterChoice& choice) {
+  BERTH_TRY_ASSIGN(auto context, Context::open(library, choice));
+  const std::string name = choice.ordinal == 0 ? "WEBGPU" : "WEBGPU:" + std::to_string(choice.ordinal);
+  return share_device(std::make_unique<WebgpuDevice>(name, std::shared_ptr<Context>(std::move(context))));
+}
+
+Result<DevicePtr> open(const std::string& ordinal) {
+  std::size_t number = 0;
+  std::from_chars(ordinal.data(), ordinal.data() + ordinal.size(), number);
+  BERTH_TRY_ASSIGN(const Library library, open_library());
+  return open_with(library, adapter_choice(number));
+}
+
+}  // namespace berth::webgpu

@@ -1,0 +1,56 @@
+// A WGSL compute pipeline with its layout. Kernels keep the context they were compiled in alive; any thread may
+// launch them. A kernel whose storage buffers are partly read-only is compiled a second time, all writable, the
+// first time it is launched on windows of one buffer of which some are read and some written.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "berth/kernel.h"
+#include "devices/webgpu/webgpu_context.h"
+#include "devices/webgpu/webgpu_wgsl.h"
+
+namespace berth::webgpu {
+
+class WgslKernel final : public KernelBody {
+ public:
+  struct Variant {
+    wgpu::BindGroupLayout layout = nullptr;
+    wgpu::ComputePipeline pipeline = nullptr;
+    std::uint64_t id = 0;
+  };
+
+  // InvalidArgument for bindings Berth cannot make; Driver, with the compiler's words, for code that does not
+  // compile.
+  static Result<std::shared_ptr<const WgslKernel>> compile(std::shared_ptr<Context> context, std::string_view code,
+                                                           std::string_view entry);
+  ~WgslKernel() override;
+  WgslKernel(std::shared_ptr<Context> context, std::string_view code, std::string_view entry)
+      : context_(std::move(context)), code_(code), entry_(entry) {}
+
+  const Context* context() const noexcept { return context_.get(); }
+  std::size_t windows() const noexcept { return windows_; }
+  bool takes_constants() const noexcept { return takes_constants_; }
+  bool reads_only(std::size_t window) const noexcept { return bindings_[window].kind == WgslBinding::Kind::kRead; }
+
+  const Variant& as_written() const noexcept { return as_written_; }
+  Result<const Variant*> all_writable() const;
+
+ private:
+  Result<Variant> build(const std::string& code, bool writable) const;
+  void release(const Variant& variant) const noexcept;
+
+  std::shared_ptr<Context> context_;
+  std::string code_;
+  std::string entry_;
+  std::vector<WgslBinding> bindings_;
+  std::size_t windows_ = 0;
+  bool takes_constants_ = false;
+  Variant as_written_;
+  mutable std::mutex mutex_;
+  mutable Variant all_writable_;
+};
+
+}  // namespace berth::webgpu

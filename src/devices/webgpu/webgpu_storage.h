@@ -1,0 +1,97 @@
+// What the device remembers of each buffer it gave out, so that bytes can be written in place when that is legal
+// and never while the driver may look: WebGPU forbids a buffer to be mapped and in use at once, and wgpu-native
+// ends the process when such work is submitted. `users` is a small readers-writer lock that spans calls: every
+// recorded and not yet submitted command holds it shared; an in-place transfer holds it alone. Any thread may
+// call. A BufferState lives until its block is freed and no recording names it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "devices/webgpu/webgpu_context.h"
+
+namespace berth::webgpu {
+
+struct BufferState {
+  wgpu::Buffer buffer = nullptr;
+  std::uint64_t id = 0;     // never reused: a safe key where pointers come back
+  std::uint64_t bytes = 0;  // of the driver's buffer: the block's, rounded up
+  bool maps = false;
+  bool foreign = false;
+  std::atomic<std::int32_t> users{0};  // recorded commands; -1 while mapped
+  std::atomic<Submission> last_use{0};
+
+  void begin_use() noexcept {
+    std::int32_t seen = users.load(std::memory_order_acquire);
+    while (true) {
+      if (seen < 0) {
+        users.wait(seen, std::memory_order_acquire);
+        seen = users.load(std::memory_order_acquire);
+      } else if (users.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) {
+        return;
+      }
+    }
+  }
+  // The command went out as part of `submission`, or nowhere (0).
+  void end_use(Submission submission) noexcept {
+    Submission seen = last_use.load(std::memory_order_relaxed);
+    while (seen < submission && !last_use.compare_exchange_weak(seen, submission, std::memory_order_acq_rel)) {
+    }
+    users.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  // Takes the buffer for the host if nothing recorded or submitted uses it.
+  bool try_take(Context& context) noexcept {
+    std::int32_t idle = 0;
+    if (!maps || !users.compare_exchange_strong(idle, -1, std::memory_order_acq_rel)) return false;
+    if (context.is_done(last_use.load(std::memory_order_acquire))) return true;
+    give_back();
+    return false;
+  }
+  void give_back() noexcept {
+    users.store(0, std::memory_order_release);
+    users.notify_all();
+  }
+};
+
+using BufferStatePtr = std::shared_ptr<BufferState>;
+
+// From the driver's handle, which is what a Block carries, to the state.
+class BufferTable {
+ public:
+  BufferStatePtr add(wgpu::Buffer buffer, std::uint64_t bytes, bool maps, bool foreign) {
+    auto state = std::make_shared<BufferState>();
+    state->buffer = buffer;
+    state->bytes = bytes;
+    state->maps = maps;
+    state->foreign = foreign;
+    const std::unique_lock lock(mutex_);
+    state->id = ++last_id_;
+    states_.insert_or_assign(buffer, state);
+    return state;
+  }
+  // Null for a handle that is not ours.
+  BufferStatePtr find(std::uint64_t handle) const {
+    const std::shared_lock lock(mutex_);
+    const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));
+    return it == states_.end() ? nullptr : it->second;
+  }
+  BufferStatePtr remove(std::uint64_t handle) noexcept {
+    const std::unique_lock lock(mutex_);
+    const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));
+    if (it == states_.end()) return nullptr;
+    BufferStatePtr state = std::move(it->second);
+    states_.erase(it);
+    return state;
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<wgpu::Buffer, BufferStatePtr> states_;
+  std::uint64_t last_id_ = 0;
+};
+
+}  // namespace berth::webgpu

@@ -1,0 +1,38 @@
+#include "formats/page_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+namespace berth::formats {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kLarge = kHugePage / 2;
+
+std::size_t round_up(std::size_t bytes) {
+  return (bytes + kHugePage - 1) / kHugePage * kHugePage;
+}
+
+}  // namespace
+
+void* allocate_pages(std::size_t bytes) {
+  if (bytes < kLarge) return ::operator new(bytes);
+  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
+  void* const pages = std::aligned_alloc(kHugePage, round_up(bytes));
+  if (pages == nullptr) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+  ::madvise(pages, round_up(bytes), MADV_HUGEPAGE);  // a wish: without it the pages are small
+#endif
+  return pages;
+}
+
+void release_pages(void* pages, std::size_t bytes) noexcept {
+  if (bytes < kLarge)
+    ::operator delete(pages);
+  else
+    std::free(pages);
+}
+
+}  // namespace berth::formats

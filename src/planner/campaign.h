@@ -1,0 +1,43 @@
+// Many short searches instead of a long one. A campaign runs restarts of the exact search, each with its own section
+// rule, value order, capacity and node limit, in batches of fixed size. Within a batch the restarts are independent,
+// any number of threads may share them, and the decisive restart of the lowest index wins: so the result depends on the
+// problem, the seed and the work limit, but not on the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "planner/interrupt.h"
+#include "planner/model.h"
+
+namespace berth::planner {
+
+// What a campaign is to reach, and when to give up.
+struct CampaignLimits {
+  std::uint64_t goal = 0;  // stop at a layout whose top is at or below this
+  bool minimise = true;    // else only the goal counts, and nothing between it and the start
+  std::uint64_t work = 0;  // search nodes
+  unsigned threads = 1;
+  std::uint64_t seed = 0;
+  Interrupt interrupt;
+};
+
+struct CampaignResult {
+  Layout best;                    // no higher than what it started from
+  std::uint64_t lower_bound = 0;  // at least what it started from
+  std::uint64_t work = 0;
+  std::string_view strategy;  // what found `best`; empty if the start was not improved
+};
+
+// Called on the calling thread when the best top falls or the bound rises.
+using CampaignProgress = std::function<void(const CampaignResult&)>;
+
+// Improves `start` towards `limits.goal` for a model over a plain space. `lower_bound` must hold for the model.
+CampaignResult run_campaign(const Model& model, const Layout& start, std::uint64_t lower_bound,
+                            const CampaignLimits& limits, const CampaignProgress& progress);
+
+}  // namespace berth::planner

@@ -1,0 +1,123 @@
+"""Makes the seed files under corpus/ with the formats' own packages: safetensors, gguf, numpy and ml_dtypes.
+
+    python tests/fuzz/make_corpus.py
+"""
+import io
+import json
+import pathlib
+import struct
+import tempfile
+
+import gguf
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save
+
+HERE = pathlib.Path(__file__).parent / "corpus"
+
+
+def put(kind, name, data):
+    folder = HERE / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def safetensors_files():
+    rng = np.random.default_rng(7)
+    every = {}
+    for dtype in ("bool", "uint8", "int8", "int16", "uint16", "float16", "int32", "uint32", "float32", "float64",
+                  "int64", "uint64", "complex64"):
+        every[f"tensor.{dtype}"] = rng.integers(0, 2, (2, 3)).astype(dtype)
+    put("safetensors", "every_numpy_type", save(every))
+    put("safetensors", "with_metadata", save({"a": np.zeros((1, 2), np.float32)}, {"format": "pt", "note": "ü \"x\""}))
+    put("safetensors", "empty", save({}))
+    put("safetensors", "zero_size", save({"none": np.zeros((0, 4), np.float32), "one": np.ones((), np.int8)}))
+    layer = {}
+    for i in range(3):
+        for part in ("attention.self.query.weight", "attention.self.query.bias", "output.LayerNorm.weight"):
+            layer[f"encoder.layer.{i}.{part}"] = np.zeros((2, 2), np.float16)
+    put("safetensors", "like_a_transformer", save(layer))
+    for name, header in {
+        "narrow_types": {"p": {"dtype": "F4", "shape": [2, 2], "data_offsets": [0, 2]},
+                         "s": {"dtype": "F8_E8M0", "shape": [2], "data_offsets": [2, 4]},
+                         "t": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [4, 7]},
+                         "b": {"dtype": "BF16", "shape": [1], "data_offsets": [7, 9]}},
+        "extra_keys": {"a": {"dtype": "U8", "more": [{"x": [1, -2.5e3, True, None]}], "shape": [1],
+                             "data_offsets": [0, 1]}},
+    }.items():
+        text = json.dumps(header).encode()
+        put("safetensors", name, struct.pack("<Q", len(text)) + text + bytes(9 if name == "narrow_types" else 1))
+    text = rb'{"\u0061\ud83d\ude00\n":{"dtype":"I8","shape":[3],"data_offsets":[0,3]}}  '
+    put("safetensors", "escapes", struct.pack("<Q", len(text)) + text + b"abc")
+    index = {"metadata": {"total_size": 24}, "weight_map": {"a": "model-00001-of-00002.safetensors",
+                                                            "b": "model-00002-of-00002.safetensors"}}
+    put("safetensors_index", "two_shards", json.dumps(index, indent=2).encode())
+    put("safetensors_index", "empty_map", b'{"weight_map":{}}')
+
+
+def gguf_files():
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "a.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_uint8("k.u8", 1)
+        writer.add_int8("k.i8", -1)
+        writer.add_uint16("k.u16", 2)
+        writer.add_int16("k.i16", -2)
+        writer.add_uint32("k.u32", 3)
+        writer.add_int32("k.i32", -3)
+        writer.add_uint64("k.u64", 4)
+        writer.add_int64("k.i64", -4)
+        writer.add_float32("k.f32", 0.5)
+        writer.add_float64("k.f64", 0.25)
+        writer.add_bool("k.bool", True)
+        writer.add_string("k.string", "text")
+        writer.add_array("k.numbers", [1, 2, 3])
+        writer.add_array("tokenizer.ggml.tokens", ["<s>", "</s>", "ü"])
+        writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
+        writer.add_tensor("blk.0.attn_q.weight", np.zeros((2, 34), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        writer.add_tensor("output_norm.weight", np.zeros(3, np.float16))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        data = path.read_bytes()
+        put("gguf", "every_value_type", data)
+        put("gguf", "version_2", data[:4] + struct.pack("<I", 2) + data[8:])
+    put("gguf", "nothing_inside", b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+    key = b"nested"
+    nested = struct.pack("<Q", len(key)) + key + struct.pack("<I", 9)
+    nested += struct.pack("<IQ", 9, 2) + struct.pack("<IQ", 0, 2) + b"\1\2" + struct.pack("<IQ", 8, 1) + struct.pack("<Q", 1) + b"z"
+    align = b"general.alignment"
+    entry = struct.pack("<Q", len(align)) + align + struct.pack("<II", 4, 64)
+    put("gguf", "nested_array_and_alignment", b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + nested + entry)
+
+
+def numpy_files():
+    for dtype in ("<f4", "|b1", "<i8", "<c8", "<f2"):
+        stream = io.BytesIO()
+        np.save(stream, np.zeros((2, 3), dtype))
+        put("npy", dtype.strip("<|"), stream.getvalue())
+    stream = io.BytesIO()
+    np.save(stream, np.asfortranarray(np.zeros((2, 3))))
+    put("npy", "fortran", stream.getvalue())
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.zeros(2, np.int8), version=(2, 0))
+    put("npy", "version_2", stream.getvalue())
+    stream = io.BytesIO()
+    np.save(stream, np.zeros(2, ml_dtypes.bfloat16))
+    put("npy", "brain_float", stream.getvalue())
+    stream = io.BytesIO()
+    np.savez(stream, weight=np.zeros((2, 2), np.float32), bias=np.ones(3, np.int8))
+    put("npz", "stored", stream.getvalue())
+    stream = io.BytesIO()
+    np.savez_compressed(stream, weight=np.zeros((8, 8), np.float32))
+    put("npz", "compressed", stream.getvalue())
+    stream = io.BytesIO()
+    np.savez(stream)
+    put("npz", "empty", stream.getvalue())
+
+
+if __name__ == "__main__":
+    safetensors_files()
+    gguf_files()
+    numpy_files()

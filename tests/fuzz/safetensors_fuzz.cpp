@@ -1,0 +1,13 @@
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "formats/safetensors.h"
+#include "table_checks.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace berth::formats;
+  const MemorySource source(std::as_bytes(std::span(data, size)));
+  if (const auto table = read_safetensors(source)) check_table(*table, size);
+  return 0;
+}

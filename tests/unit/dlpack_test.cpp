@@ -1,0 +1,173 @@
+#include "berth/dlpack.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "berth/weights.h"
+
+namespace berth::dlpack {
+namespace {
+
+DevicePtr cpu() {
+  return device("CPU").value();
+}
+
+// A foreign producer that counts its deleter's calls.
+struct Producer {
+  std::array<float, 12> values{};
+  std::array<std::int64_t, 2> shape{3, 4};
+  std::array<std::int64_t, 2> strides{4, 1};
+  ManagedTensorVersioned managed{};
+  ManagedTensor legacy{};
+  int deleted = 0;
+
+  Producer() {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+    const Tensor tensor{values.data(), {kCpu, 0}, 2, {kFloat, 32, 1}, shape.data(), strides.data(), 0};
+    managed = {kVersion, this, [](ManagedTensorVersioned* self) { ++static_cast<Producer*>(self->context)->deleted; },
+               0, tensor};
+    legacy = {tensor, this, [](ManagedTensor* self) { ++static_cast<Producer*>(self->context)->deleted; }};
+  }
+};
+
+TEST(DLPack, ExportsTheSameBytesWithShapeStridesAndPlace) {
+  const Buffer buffer = Buffer::allocate(cpu(), f32, {2, 3}).value();
+  ManagedTensorVersioned* tensor = export_buffer(buffer).value();
+  EXPECT_EQ(tensor->version.major, 1u);
+  EXPECT_EQ(tensor->flags, 0u);
+  EXPECT_EQ(tensor->tensor.data, buffer.as_raw_ptr());
+  EXPECT_EQ(tensor->tensor.device.type, kCpu);
+  EXPECT_EQ(tensor->tensor.ndim, 2);
+  EXPECT_EQ(tensor->tensor.shape[1], 3);
+  EXPECT_EQ(tensor->tensor.strides[0], 3);
+  EXPECT_EQ(tensor->tensor.dtype.code, kFloat);
+  EXPECT_EQ(tensor->tensor.dtype.bits, 32);
+  tensor->deleter(tensor);
+  tensor->deleter(nullptr);  // some receivers do
+}
+
+TEST(DLPack, KeepsTheParentOfAViewAliveAfterEverythingElseIsGone) {
+  const std::size_t live = cpu()->counters().live_count;
+  ManagedTensorVersioned* tensor = nullptr;
+  {
+    const Buffer whole = Buffer::allocate(cpu(), i32, {4}).value();
+    whole.as_slice_mut<std::int32_t>().value()[2] = 7;
+    tensor = export_buffer(whole.view(8, 8).value()).value();
+  }
+  EXPECT_EQ(cpu()->counters().live_count, live + 1);
+  EXPECT_EQ(static_cast<const std::int32_t*>(tensor->tensor.data)[0], 7);
+  std::thread([tensor] { tensor->deleter(tensor); }).join();
+  EXPECT_EQ(cpu()->counters().live_count, live);
+}
+
+TEST(DLPack, ExportsTheOlderFormButNotOfReadOnlyMemory) {
+  const Buffer buffer = Buffer::allocate(cpu(), DType::kBF16, {2}).value();
+  ManagedTensor* tensor = export_buffer_legacy(buffer).value();
+  EXPECT_EQ(tensor->tensor.dtype.code, kBfloat);
+  tensor->deleter(tensor);
+  tensor->deleter(nullptr);
+  Producer producer;
+  producer.managed.flags = kReadOnly;
+  const Buffer read_only = import_tensor(&producer.managed).value();
+  EXPECT_EQ(export_buffer_legacy(read_only).error().code(), Code::kReadOnly);
+  ManagedTensorVersioned* versioned = export_buffer(read_only).value();
+  EXPECT_EQ(versioned->flags, kReadOnly);
+  versioned->deleter(versioned);
+}
+
+TEST(DLPack, HasATypeForEveryDtypeButQuantisedBlocks) {
+  for (std::size_t i = 0; i < kDTypeCount; ++i) {
+    const DType dtype = static_cast<DType>(i);
+    const auto type = type_of(dtype);
+    EXPECT_EQ(type.has_value(), info(dtype).block_elements <= 4) << name(dtype);
+    if (!type) {
+      EXPECT_EQ(type.error().code(), Code::kUnsupported);
+      continue;
+    }
+    EXPECT_EQ(type->bits * info(dtype).block_elements, 8 * info(dtype).block_bytes) << name(dtype);
+    const Buffer buffer = Buffer::allocate(cpu(), dtype, {8}).value();
+    const Buffer back = import_tensor(export_buffer(buffer).value()).value();
+    EXPECT_EQ(back.dtype(), dtype);
+    EXPECT_EQ(back.as_raw_ptr(), buffer.as_raw_ptr());
+  }
+}
+
+TEST(DLPack, ImportsForeignMemoryAndRunsItsDeleterOnce) {
+  Producer producer;
+  {
+    const Buffer buffer = import_tensor(&producer.managed).value();
+    EXPECT_TRUE(buffer.is_foreign());
+    EXPECT_EQ(buffer.as_raw_ptr(), producer.values.data());
+    EXPECT_EQ(buffer.shape(), (Shape{3, 4}));
+    const Buffer view = buffer.view(0, 16).value();
+    EXPECT_EQ(producer.deleted, 0);
+  }
+  EXPECT_EQ(producer.deleted, 1);
+  { const Buffer buffer = import_tensor(&producer.legacy).value(); }
+  EXPECT_EQ(producer.deleted, 2);
+  producer.managed.deleter = nullptr;
+  { EXPECT_TRUE(import_tensor(&producer.managed)); }
+}
+
+TEST(DLPack, HonoursReadOnlyAndByteOffset) {
+  Producer producer;
+  producer.managed.flags = kReadOnly;
+  producer.managed.tensor.byte_offset = 16;
+  producer.shape = {2, 4};
+  const Buffer buffer = import_tensor(&producer.managed).value();
+  EXPECT_EQ(buffer.as_slice<float>().value()[0], 4.0f);
+  EXPECT_EQ(buffer.as_slice_mut<float>().error().code(), Code::kReadOnly);
+}
+
+TEST(DLPack, CopiesAStridedTensorOnlyWhereThatIsAllowed) {
+  Producer producer;
+  producer.shape = {4, 3};
+  producer.strides = {1, 4};  // the transpose
+  const Buffer copy = import_tensor(&producer.managed).value();
+  EXPECT_FALSE(copy.is_foreign());
+  EXPECT_EQ(producer.deleted, 1);
+  EXPECT_THAT(copy.as_slice<float>().value(), ::testing::ElementsAre(0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11));
+  producer.shape = {3, 2};
+  producer.strides = {4, 1};  // the left half: dense rows with gaps
+  EXPECT_THAT(import_tensor(&producer.managed).value().as_slice<float>().value(),
+              ::testing::ElementsAre(0, 1, 4, 5, 8, 9));
+  EXPECT_EQ(import_tensor(&producer.managed, Copy::kNever).error().code(), Code::kUnsupported);
+  EXPECT_EQ(producer.deleted, 3);
+  producer.shape = {1, 4};
+  producer.strides = {99, 1};  // the stride of a single row does not matter
+  EXPECT_TRUE(import_tensor(&producer.managed, Copy::kNever).value().is_foreign());
+  producer.managed.tensor.strides = nullptr;
+  EXPECT_TRUE(import_tensor(&producer.managed, Copy::kNever).value().is_foreign());
+}
+
+TEST(DLPack, RefusesWhatItCannotHoldAndStillRunsTheDeleter) {
+  const auto refused = [](auto change, Code code) {
+    Producer producer;
+    change(producer.managed);
+    const auto buffer = import_tensor(&producer.managed);
+    EXPECT_FALSE(buffer.has_value());
+    if (!buffer) {
+      EXPECT_EQ(buffer.error().code(), code) << buffer.error().message();
+    }
+    EXPECT_EQ(producer.deleted, 1);
+  };
+  refused([](auto& t) { t.tensor.dtype.lanes = 4; }, Code::kTypeMismatch);
+  refused([](auto& t) { t.tensor.dtype = {kFloat, 80, 1}; }, Code::kTypeMismatch);
+  refused([](auto& t) { t.tensor.dtype = {kFloat4E2M1FN, 4, 1}, t.flags = kSubbytePadded; }, Code::kTypeMismatch);
+  refused([](auto& t) { t.tensor.device.type = 10; }, Code::kDeviceUnavailable);
+  refused([](auto& t) { t.tensor.shape[0] = -1; }, Code::kInvalidArgument);
+  refused([](auto& t) { t.tensor.ndim = 9; }, Code::kInvalidArgument);
+  refused([](auto& t) { t.tensor.shape = nullptr; }, Code::kInvalidArgument);
+  refused([](auto& t) { t.tensor.data = nullptr; }, Code::kInvalidArgument);
+  refused([](auto& t) { t.version.major = 2; }, Code::kInvalidArgument);
+  EXPECT_EQ(import_tensor(static_cast<ManagedTensor*>(nullptr)).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(import_tensor(static_cast<ManagedTensorVersioned*>(nullptr)).error().code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace berth::dlpack
