@@ -98,7 +98,7 @@ class WebgpuDevice final : public Device {
     context().calls().BufferRelease(state->buffer);
   }
 
-  // The driver decides by itself what is in place.
+  // WebGPU has no residency of its own: the set is counted and nothing else.
   std::unique_ptr<Residency> make_residency() override { return std::make_unique<CountingResidency>(); }
 
   Result<std::unique_ptr<Queue>> create_queue() override {
