@@ -80,6 +80,7 @@ struct ReplayCounters {
   std::uint64_t arena_bytes = 0;     // held by the arena now
   std::uint64_t pool_bytes = 0;      // handed out by the pool now, as asked for
   std::uint64_t pool_peak = 0;       // the most ever
+  std::uint64_t beside_peak = 0;     // the most that the pool gave to planned runs at once: kept and deviated requests
 };
 
 // What one run did.

@@ -56,6 +56,7 @@ struct PooledBlock {
   std::uint64_t bytes;
   std::uint64_t run;     // in which it was handed out; 0: outside of one
   std::uint32_t number;  // in the recording or log of that run
+  bool beside;           // that run had a plan
 };
 
 struct Arena {
@@ -176,6 +177,7 @@ class Replay::Impl {
     alignment = std::max(alignment, options_.alignment);
     std::uint32_t number = kNoRequest;
     std::uint64_t run = 0;
+    bool beside = false;
     {
       const std::lock_guard guard(lock_);
       if (mode_ == Mode::kPlanned) {
@@ -195,13 +197,14 @@ class Replay::Impl {
         }
         number = served.number;
         run = run_number_;
+        beside = true;
       } else if (mode_ == Mode::kRecording) {
         ++this_run_.requests;
         run = run_number_;
         number = record(bytes, alignment);
       }
     }
-    return allocate_pooled(bytes, alignment, run, number);
+    return allocate_pooled(bytes, alignment, run, number, beside);
   }
 
   void release(void* memory) noexcept {
@@ -221,6 +224,7 @@ class Replay::Impl {
           if (mode_ == Mode::kRecording) record_release(at->second.number);
         }
         counters_.pool_bytes -= at->second.bytes;
+        if (at->second.beside) beside_bytes_ -= at->second.bytes;
         to_pool = at->second.block;
         pooled = true;
         pooled_.erase(at);
@@ -296,14 +300,16 @@ class Replay::Impl {
     }
   }
 
-  void* allocate_pooled(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t run,
-                        std::uint32_t number) noexcept {
+  void* allocate_pooled(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t run, std::uint32_t number,
+                        bool beside) noexcept {
     const Result<Block> block = pool_->allocate({.bytes = bytes, .alignment = alignment});
     if (!block) return nullptr;
     const std::uintptr_t address = address_of(*block);
     try {
       const std::lock_guard guard(lock_);
-      pooled_.emplace(address, PooledBlock{*block, bytes, run, number});
+      pooled_.emplace(address, PooledBlock{*block, bytes, run, number, beside});
+      if (beside) beside_bytes_ += bytes;
+      counters_.beside_peak = std::max(counters_.beside_peak, beside_bytes_);
       counters_.pool_bytes += bytes;
       counters_.pool_peak = std::max(counters_.pool_peak, counters_.pool_bytes);
     } catch (const std::bad_alloc&) {
@@ -436,6 +442,7 @@ class Replay::Impl {
   std::vector<RetiredArena> retired_;
   std::unordered_map<std::uintptr_t, PooledBlock> pooled_;
   ReplayCounters counters_;
+  std::uint64_t beside_bytes_ = 0;
 };
 
 Replay::Replay(std::shared_ptr<Allocator> arena_memory, std::shared_ptr<Allocator> pool, ReplayOptions options)
