@@ -39,20 +39,6 @@ std::optional<fs::path> library_in_environment(const fs::path& environment) {
   return std::nullopt;
 }
 
-// build/venv beside or above the program and the working directory, then the active environment.
-std::vector<fs::path> environments() {
-  std::vector<fs::path> found;
-  std::error_code ignored;
-  for (const fs::path& start : {fs::read_symlink("/proc/self/exe", ignored), fs::current_path(ignored) / "x"})
-    for (fs::path folder = start.parent_path(); !folder.empty(); folder = folder.parent_path()) {
-      for (const fs::path& candidate : {folder / "venv", folder / "build" / "venv"})
-        if (fs::exists(candidate / "pyvenv.cfg", ignored)) found.push_back(candidate);
-      if (folder == folder.root_path()) break;
-    }
-  if (const char* active = std::getenv("VIRTUAL_ENV")) found.emplace_back(active);
-  return found;
-}
-
 Error unavailable(std::string why) {
   return Error::with_text(Code::kDeviceUnavailable, Layer::kEngine, std::move(why) + "\n" + kInstall);
 }
@@ -81,7 +67,7 @@ Result<Library> find_and_open() {
     return unavailable("ONNX Runtime was not found: BERTH_ONNXRUNTIME is " + std::string(named) +
                        ", a folder without libonnxruntime.so;");
   }
-  for (const fs::path& environment : environments())
+  for (const fs::path& environment : python_environments())
     if (auto found = library_in_environment(environment)) return open(found->string());
   for (const char* name : {"libonnxruntime.so.1", "libonnxruntime.so"})
     if (Result<Library> opened = open(name)) return opened;
@@ -89,6 +75,19 @@ Result<Library> find_and_open() {
 }
 
 }  // namespace
+
+std::vector<fs::path> python_environments() {
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (const fs::path& start : {fs::read_symlink("/proc/self/exe", ignored), fs::current_path(ignored) / "x"})
+    for (fs::path folder = start.parent_path(); !folder.empty(); folder = folder.parent_path()) {
+      for (const fs::path& candidate : {folder / "venv", folder / "build" / "venv"})
+        if (fs::exists(candidate / "pyvenv.cfg", ignored)) found.push_back(candidate);
+      if (folder == folder.root_path()) break;
+    }
+  if (const char* active = std::getenv("VIRTUAL_ENV")) found.emplace_back(active);
+  return found;
+}
 
 Result<const Library*> library() {
   static std::mutex mutex;

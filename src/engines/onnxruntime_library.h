@@ -2,7 +2,9 @@
 // and registries that do not survive that. Any thread may call.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "berth/result.h"
 #include "engines/onnxruntime_abi.h"
@@ -19,6 +21,10 @@ struct Library {
 // project's and in the active Python environment, then asks the system's loader. DeviceUnavailable: nowhere, or too
 // old; the sentence has the command that installs it.
 Result<const Library*> library();
+
+// Where Python packages may be: build/venv beside or above the program and the working directory, then the active
+// environment.
+std::vector<std::filesystem::path> python_environments();
 
 // Turns a status into a Result and releases it. `doing` completes "ONNX Runtime failed to ...".
 Result<void> check(const Api& api, Status* status, const char* doing);

@@ -270,4 +270,29 @@ Result<ArenaStats> Model::arena_stats() const {
                     .extensions = number("NumArenaExtensions")};
 }
 
+Result<std::vector<std::uint64_t>> Model::arena_addresses(const ReplayTrace& trace) const {
+  const Api& api = engine_.api();
+  Scoped<Allocator> arena(api.release_allocator);
+  BERTH_TRY(check(api, api.create_allocator(session_, engine_.cpu(), &arena.value), "find its arena"));
+  std::vector<void*> memory(trace.requests.size());
+  std::vector<std::uint64_t> addresses(trace.requests.size());
+  std::size_t next_release = 0;
+  Result<void> result;
+  for (std::size_t i = 0; i < memory.size() && result; ++i) {
+    for (; next_release < trace.releases.size(); ++next_release) {
+      const std::uint32_t request = trace.releases[next_release];
+      if (trace.requests[request].released_at > i) break;
+      result = check(api, api.allocator_free(arena.value, std::exchange(memory[request], nullptr)), "free memory");
+    }
+    if (result)
+      result = check(api, api.allocator_alloc(arena.value, trace.requests[i].bytes, &memory[i]), "allocate memory");
+    addresses[i] = reinterpret_cast<std::uintptr_t>(memory[i]);
+  }
+  for (void* left : memory)
+    if (left != nullptr)
+      if (Status* status = api.allocator_free(arena.value, left)) api.release_status(status);
+  BERTH_TRY(result);
+  return addresses;
+}
+
 }  // namespace berth::ort

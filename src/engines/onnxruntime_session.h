@@ -138,6 +138,9 @@ class Model {
   // Of the engine's own arena; of nothing when Berth is the memory.
   Result<ArenaStats> arena_stats() const;
 
+  // Makes a recorded run's requests of the engine's own arena, in order, and gives the address of each.
+  Result<std::vector<std::uint64_t>> arena_addresses(const ReplayTrace& trace) const;
+
  private:
   friend class Engine;
   explicit Model(const Engine& engine) : engine_(engine) {}
