@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <set>
 
 #include "berth/device.h"
 #include "core/try.h"
@@ -9,6 +11,20 @@
 #include "engines/onnxruntime_library.h"
 
 namespace berth::engines {
+
+namespace {
+
+// Environments that have a memory: the engine itself would replace one by another without a word.
+struct Attached {
+  std::mutex mutex;
+  std::set<const ort::Env*> environments;
+};
+Attached& attached() {
+  static Attached instance;
+  return instance;
+}
+
+}  // namespace
 
 // The engine knows the allocator by the address of its table, which is our base class: a call leads back to us.
 class OnnxRuntimeMemory::Impl : public ort::Allocator {
@@ -33,8 +49,11 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
         before_weights_(std::move(options.before_weights)) {}
 
   ~Impl() {
-    if (registered)
+    if (registered) {
       if (ort::Status* status = api.unregister_allocator(env_, info_)) api.release_status(status);
+      const std::lock_guard guard(attached().mutex);
+      attached().environments.erase(env_);
+    }
     api.release_memory_info(info_);
   }
 
@@ -78,8 +97,13 @@ Result<std::unique_ptr<OnnxRuntimeMemory>> OnnxRuntimeMemory::attach(const OrtAp
   std::unique_ptr<OnnxRuntimeMemory> memory(new OnnxRuntimeMemory);
   memory->impl_ =
       std::make_unique<Impl>(table, environment, info, std::move(arena_memory), std::move(pool), std::move(options));
+  const std::lock_guard guard(attached().mutex);
+  if (attached().environments.count(environment) != 0)
+    return Error(Code::kAlreadyExists, Layer::kEngine,
+                 "this environment's memory is Berth already: share that OnnxRuntimeMemory, or destroy it first");
   BERTH_TRY(ort::check(table, table.register_allocator(environment, memory->impl_.get()), "take Berth's allocator"));
   memory->impl_->registered = true;
+  attached().environments.insert(environment);
   return memory;
 }
 

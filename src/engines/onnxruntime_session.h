@@ -86,11 +86,11 @@ struct ArenaStats {
 };
 
 struct SessionSettings {
-  std::string model;                             // a file: .onnx, or .ort
+  std::string model = {};                        // a file: .onnx, or .ort
   const MappedModel* mapped = nullptr;           // an .ort model to run from in place; it must outlive the session
   int threads = 1;                               // inside an operator
   engines::OnnxRuntimeMemory* memory = nullptr;  // null: the engine's own arena
-  std::string save_ready_model;                  // where to write the optimised model as .ort; empty: nowhere
+  std::string save_ready_model = {};             // where to write the optimised model as .ort; empty: nowhere
 };
 
 class Model;

@@ -93,6 +93,7 @@ inline Result<MemoryPlan> first_fit(const PlanProblem& problem) {
     plan.size = std::max(plan.size, offset + node.bytes);
   }
   if (plan.size != 0) plan.blocks.push_back({.bytes = plan.size});
+  plan.optimal = plan.size == 0;  // the bound is left at zero
   plan.fingerprint = fingerprint(problem);
   return plan;
 }

@@ -101,7 +101,7 @@ TEST_F(OnnxRuntime, GivesTheSameBitsFromOnePlannedArenaOnOneAndTwoThreads) {
     }
     const ReplayTrace* trace = memory->replay().trace("96");
     ASSERT_NE(trace, nullptr);
-    EXPECT_GT(trace->requests.size(), 5u);
+    EXPECT_GE(trace->requests.size(), 4u);
     EXPECT_EQ(memory->replay().counters().arena_bytes, trace->live_peak());
     EXPECT_EQ(memory->replay().counters().planned, 5 * trace->requests.size());
   }
@@ -228,7 +228,9 @@ TEST_F(OnnxRuntime, RefusesASecondMemoryForOneEnvironment) {
   auto memory = engine_->attach_memory().value();
   const auto second = engine_->attach_memory();
   ASSERT_FALSE(second);
-  EXPECT_EQ(second.error().code(), Code::kDriver);
+  EXPECT_EQ(second.error().code(), Code::kAlreadyExists);
+  memory.reset();
+  EXPECT_TRUE(engine_->attach_memory());
 }
 
 TEST(MappedModel, SaysWhyAFileCannotBeMapped) {

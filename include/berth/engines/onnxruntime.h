@@ -44,7 +44,7 @@ struct OnnxRuntimeOptions {
 
 class OnnxRuntimeMemory {
  public:
-  // Gives `env` Berth's allocator. Driver: the engine refused (it has one already), in its own words.
+  // Gives `env` Berth's allocator. AlreadyExists: it has one. Driver: the engine refused, in its own words.
   static Result<std::unique_ptr<OnnxRuntimeMemory>> attach(const OrtApi* api, OrtEnv* env,
                                                            OnnxRuntimeOptions options = {});
   // Takes it away again. Requires: all sessions that use it are released.
