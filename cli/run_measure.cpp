@@ -244,6 +244,9 @@ class Measurement {
     WorkerTask record = berth_;
     record.role = "record";
     BERTH_TRY_ASSIGN(Started recorder, start(record));
+    if (recorder.loaded.at("keys").get<std::vector<std::string>>() != keys_)
+      return Error(Code::kUnsupported, Layer::kEngine,
+                   "the engine's mappable form of this model asks for other inputs");
     BERTH_TRY_ASSIGN(const Json did, recorder.process.ask({{"do", "run"}}));
     recording_identical_ = did.at("identical");
     progress_("planning", 0.15);

@@ -97,7 +97,7 @@ std::string report_text(const RunReport& report, const ReportStyle& style, const
   fact("process peak over weights", peak_over_weights(report.stock, report.model_bytes) + " -> " +
                                         peak_over_weights(report.berth, report.model_bytes) +
                                         (report.weights_mapped ? "   (weights mapped from the file)" : ""));
-  fact("page faults in all runs", with_thousands(report.stock.faults) + " -> " + with_thousands(report.berth.faults));
+  fact("page faults while running", with_thousands(report.stock.faults) + " -> " + with_thousands(report.berth.faults));
   fact("latency, middle 80 %",
        fmt::format("{:.1f} to {:.1f} ms -> {:.1f} to {:.1f} ms", report.stock.latency_ms.low,
                    report.stock.latency_ms.high, report.berth.latency_ms.low, report.berth.latency_ms.high));

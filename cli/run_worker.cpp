@@ -139,15 +139,16 @@ class Worker {
     std::uint64_t faults = 0, deviated = 0, reordered = 0, requests = 0;
     bool identical = true, recorded = false;
     for (Loaded& loaded : models_) {
-      const std::uint64_t faults_before = page_faults();
       std::optional<engines::OnnxRuntimeMemory::Run> scope;
       if (memory_) {
         scope.emplace(memory_->replay(), loaded.key);
         BERTH_TRY(scope->status);
       }
+      const std::uint64_t faults_before = page_faults();
       const Clock::time_point start = Clock::now();
       BERTH_TRY_ASSIGN(std::vector<ort::Output> outputs, loaded.model->run());
       ms += ms_since(start);
+      faults += page_faults() - faults_before;
       if (scope) {
         const ReplayRun did = scope->end();
         deviated += did.deviated;
@@ -155,7 +156,6 @@ class Worker {
         requests += did.requests;
         recorded = recorded || did.recorded;
       }
-      faults += page_faults() - faults_before;
       BERTH_TRY_ASSIGN(const bool same, compare(loaded, outputs));
       identical = identical && same;
       const Clock::time_point release = Clock::now();
@@ -175,9 +175,11 @@ class Worker {
   Result<Json> finish() {
     Json answer{{"process_peak", process_bytes("VmHWM:")}};
     if (task_.role == "record") {
-      const Clock::time_point start = Clock::now();
       BERTH_TRY(memory_->replay().plan_recorded());
-      answer["planning_ms"] = ms_since(start);
+      double planning_ms = 0;
+      for (const Loaded& loaded : models_)
+        if (const MemoryPlan* plan = memory_->replay().plan(loaded.key)) planning_ms += plan->seconds * 1e3;
+      answer["planning_ms"] = planning_ms;
       BERTH_TRY(write_file(task_.plans, memory_->replay().save_plans(task_.stamp)));
     }
     if (memory_) {

@@ -52,7 +52,8 @@ struct ReplayTrace {
   friend bool operator==(const ReplayTrace&, const ReplayTrace&) = default;
 };
 
-// The planning problem of a recorded run: one lifetime a request, kept requests and zero bytes left out (bytes = 0).
+// The planning problem of a recorded run: one lifetime a request, its bytes rounded up to its alignment (nothing could
+// use the rest); kept requests have zero bytes and so no slot.
 PlanProblem plan_problem(const ReplayTrace& trace);
 
 struct ReplayOptions {

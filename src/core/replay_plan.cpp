@@ -197,7 +197,7 @@ Result<std::vector<DecodedPlan>> decode_plans(std::string_view bytes, std::strin
       request.released_at = static_cast<std::uint32_t>(released);
       request.kept = (released >> 32 & 1) != 0;
       const std::uint64_t offset = in.number();
-      if (offset != kNoOffset) plan.memory.slots[i] = {.offset = offset, .bytes = request.bytes, .block = 0};
+      if (offset != kNoOffset) plan.memory.slots[i] = {.offset = offset, .bytes = slot_bytes(request), .block = 0};
     }
     plan.trace.releases.resize(in.count(8));
     for (std::uint32_t& request : plan.trace.releases) request = static_cast<std::uint32_t>(in.number());

@@ -14,6 +14,12 @@ namespace berth::replay {
 
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 
+// What a request's slot takes in the arena: whole multiples of its alignment; nothing when the pool serves it.
+// Requires: the alignment is a power of two.
+constexpr std::uint64_t slot_bytes(const ReplayRequest& request) noexcept {
+  return request.kept ? 0 : (request.bytes + request.alignment - 1) & ~(request.alignment - 1);
+}
+
 // What the engine did next in the recorded run: a request, or a release.
 struct Step {
   std::uint64_t bytes;      // of the request; 0 for a release

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "berth/replay.h"
+#include "core/replay_plan.h"
 
 namespace berth {
 
@@ -24,7 +25,7 @@ PlanProblem plan_problem(const ReplayTrace& trace) {
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     const ReplayRequest& request = trace.requests[i];
     Lifetime lifetime;
-    lifetime.bytes = request.kept ? 0 : request.bytes;
+    lifetime.bytes = replay::slot_bytes(request);
     lifetime.first = static_cast<std::int64_t>(i);
     lifetime.last = request.released_at == ReplayRequest::kNeverReleased ? end : request.released_at;
     lifetime.alignment = request.alignment;

@@ -7,12 +7,15 @@
 
 #include "berth/device.h"
 #include "core/try.h"
+#include "engines/faulted_memory.h"
 #include "engines/onnxruntime_abi.h"
 #include "engines/onnxruntime_library.h"
 
 namespace berth::engines {
 
 namespace {
+
+constexpr double kPlanningSeconds = 0.03;
 
 // Environments that have a memory: the engine itself would replace one by another without a word.
 struct Attached {
@@ -86,9 +89,12 @@ Result<std::unique_ptr<OnnxRuntimeMemory>> OnnxRuntimeMemory::attach(const OrtAp
   AllocatorPtr arena_memory = options.arena_memory, pool = options.pool;
   if (!arena_memory || !pool) {
     BERTH_TRY_ASSIGN(const DevicePtr cpu, device("CPU"));
-    if (!arena_memory) arena_memory = cpu;
+    if (!arena_memory) arena_memory = faulted(cpu);
     if (!pool) pool = cpu;
   }
+  // A plan is made between two runs: the default budget of a second would be felt.
+  if (!options.replay.planning.time_limit && !options.replay.planning.work_limit)
+    options.replay.planning.time_limit = kPlanningSeconds;
   // MLAS, the engine's kernels, reads up to 63 bytes past the end of a tensor on some processors.
   options.replay.arena_slack = std::max<std::uint64_t>(options.replay.arena_slack, 64);
 

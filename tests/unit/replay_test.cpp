@@ -542,6 +542,7 @@ TEST(ReplayTrace, BecomesAPlanningProblemWithHalfOpenLifetimes) {
   trace.releases = {0};
   const PlanProblem problem = plan_problem(trace);
   ASSERT_EQ(problem.lifetimes.size(), 3u);
+  EXPECT_EQ(problem.lifetimes[0].bytes, 128u) << "whole multiples of the alignment";
   EXPECT_EQ(problem.lifetimes[0].first, 0);
   EXPECT_EQ(problem.lifetimes[0].last, 2);
   EXPECT_EQ(problem.lifetimes[1].last, 3);

@@ -32,9 +32,10 @@ struct OrtSessionOptions;
 namespace berth::engines {
 
 struct OnnxRuntimeOptions {
+  // Without a limit in `replay.planning`, a plan takes at most about 30 ms.
   ReplayOptions replay = {};
-  // Where the arena and everything else come from. Null: the CPU device. The engine computes in this memory, so it
-  // must have a host pointer.
+  // Where the arena and everything else come from. Null: the CPU device, the arena faulted in at once. The engine
+  // computes in this memory, so it must have a host pointer.
   AllocatorPtr arena_memory = nullptr;
   AllocatorPtr pool = nullptr;
   // Called before memory for weights is taken, while a session is made: a moment to give back file pages that were
