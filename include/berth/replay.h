@@ -117,6 +117,13 @@ class Replay {
   // the program with a message.
   void release(void* memory) noexcept;
 
+  // Whether this memory is in the arena or was handed out by the pool: for hooks that see other memory too.
+  bool owns(const void* memory) const noexcept;
+
+  // The bytes that were asked for behind live memory; 0 when it is not ours. O(1) for pooled memory, O(requests) for
+  // planned memory.
+  std::size_t size_of(const void* memory) const noexcept;
+
   // Plans what was recorded and is not planned yet, as the next begin_run would. Call it when the outputs of the
   // recorded run are released, to plan at a moment of your choice. Requires: no run is in progress.
   Result<void> plan_recorded();

@@ -236,6 +236,23 @@ class Replay::Impl {
     if (retired) arena_memory_->release(to_arena_memory);
   }
 
+  bool owns(std::uintptr_t address) const noexcept {
+    const std::lock_guard guard(lock_);
+    if (address - arena_.base < arena_.bytes || pooled_.count(address) != 0) return true;
+    return std::any_of(retired_.begin(), retired_.end(),
+                       [&](const RetiredArena& retired) { return address - retired.arena.base < retired.arena.bytes; });
+  }
+
+  std::uint64_t size_of(std::uintptr_t address) const noexcept {
+    const std::lock_guard guard(lock_);
+    if (address - arena_.base < arena_.bytes) return run_.size_at(address - arena_.base);
+    if (const auto at = pooled_.find(address); at != pooled_.end()) return at->second.bytes;
+    for (const RetiredArena& retired : retired_)
+      for (const LiveSlot& slot : retired.live)
+        if (retired.arena.base + slot.begin == address) return slot.end - slot.begin;
+    return 0;
+  }
+
   Result<void> plan_recorded() {
     const std::lock_guard turn(turn_);
     BERTH_TRY(plan_pending());
@@ -460,6 +477,12 @@ void* Replay::allocate(std::size_t bytes, std::size_t alignment) noexcept {
 }
 void Replay::release(void* memory) noexcept {
   impl_->release(memory);
+}
+bool Replay::owns(const void* memory) const noexcept {
+  return impl_->owns(reinterpret_cast<std::uintptr_t>(memory));
+}
+std::size_t Replay::size_of(const void* memory) const noexcept {
+  return impl_->size_of(reinterpret_cast<std::uintptr_t>(memory));
 }
 Result<void> Replay::plan_recorded() {
   return impl_->plan_recorded();

@@ -148,6 +148,18 @@ bool PlannedRun::is_free(std::uint64_t begin, std::uint64_t end) const noexcept 
   return after == live_.begin() || std::prev(after)->end <= begin;
 }
 
+std::uint64_t PlannedRun::size_at(std::uint64_t offset) const noexcept {
+  if (exact_) {
+    // The last thing that happened at this offset says what is there.
+    for (const Step* step = cursor_; step != plan_->steps.data(); --step)
+      if (step[-1].offset == offset) return step[-1].bytes;
+    return 0;
+  }
+  const auto at = std::lower_bound(live_.begin(), live_.end(), offset,
+                                   [](const LiveSlot& s, std::uint64_t wanted) { return s.begin < wanted; });
+  return at != live_.end() && at->begin == offset ? at->end - at->begin : 0;
+}
+
 ReplayTrace PlannedRun::take_log() noexcept {
   if (log_lost_) return {};
   return std::exchange(log_, {});

@@ -62,9 +62,10 @@ class PlannedRun {
   // A release of a request that the pool served, by its number in the log.
   void release_pooled(std::uint32_t number) noexcept;
 
-  // Whether the run has left the recording.
-  bool distrusts() const noexcept { return !exact_; }
-  // What the run did, in the form of a recording. Requires: distrusts(). Empty if there was no memory to keep it.
+  // The bytes of the request that is live at this offset; 0: none.
+  std::uint64_t size_at(std::uint64_t offset) const noexcept;
+
+  // What the run did, in the form of a recording. Requires: end(). Empty if there was no memory to keep it.
   ReplayTrace take_log() noexcept;
   const std::vector<LiveSlot>& live() const noexcept { return live_; }
   // `plan` is about to be made anew from the log of the run that is ending: its live slots take their log's numbers.

@@ -79,6 +79,11 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
   std::function<void()> before_weights_;
 };
 
+Result<const OrtApi*> find_onnxruntime() {
+  BERTH_TRY_ASSIGN(const ort::Library* library, ort::library());
+  return reinterpret_cast<const OrtApi*>(library->api);
+}
+
 OnnxRuntimeMemory::OnnxRuntimeMemory() = default;
 OnnxRuntimeMemory::~OnnxRuntimeMemory() = default;
 

@@ -296,6 +296,29 @@ TEST(Replay, ServesMemoryAskedForOutsideARunFromThePool) {
   EXPECT_EQ(rig.replay->counters().pool_peak, kKiB);
 }
 
+TEST(Replay, KnowsItsOwnMemoryAndHowMuchWasAskedFor) {
+  Rig rig;
+  int other = 0;
+  EXPECT_FALSE(rig.replay->owns(&other));
+  EXPECT_EQ(rig.replay->size_of(&other), 0u);
+  for (const bool planned : {false, true}) {
+    ASSERT_TRUE(rig.replay->begin_run("k"));
+    void* first = rig.replay->allocate(1000);
+    void* second = rig.replay->allocate(3000);
+    EXPECT_EQ(rig.in_arena(first), planned);
+    EXPECT_TRUE(rig.replay->owns(first));
+    EXPECT_EQ(rig.replay->size_of(first), 1000u);
+    EXPECT_EQ(rig.replay->size_of(second), 3000u);
+    rig.replay->release(first);
+    EXPECT_EQ(rig.replay->size_of(first), 0u);
+    void* unplanned = planned ? rig.replay->allocate(777) : nullptr;
+    EXPECT_EQ(rig.replay->size_of(second), 3000u) << "also after the run left the plan";
+    rig.replay->release(unplanned);
+    rig.replay->release(second);
+    rig.replay->end_run();
+  }
+}
+
 TEST(Replay, GivesNullForZeroBytesAndIgnoresNull) {
   Rig rig;
   EXPECT_EQ(rig.replay->allocate(0), nullptr);

@@ -31,6 +31,12 @@ struct OrtSessionOptions;
 
 namespace berth::engines {
 
+// ONNX Runtime's table of functions, from a library that is found and opened at run time: the environment variable
+// BERTH_ONNXRUNTIME (the library or its folder), the wheel in build/venv or the active Python environment, the system.
+// DeviceUnavailable: nowhere, or older than 1.23; the sentence has the command that installs it. A program that links
+// the engine does not need this.
+Result<const OrtApi*> find_onnxruntime();
+
 struct OnnxRuntimeOptions {
   // Without a limit in `replay.planning`, a plan takes at most about 30 ms.
   ReplayOptions replay = {};
