@@ -2,14 +2,18 @@
 #pragma once
 
 #include "berth/allocator.h"
+#include "berth/arena.h"
 #include "berth/block.h"
 #include "berth/buffer.h"
 #include "berth/device.h"
 #include "berth/dtype.h"
+#include "berth/f16.h"
 #include "berth/kernel.h"
 #include "berth/name.h"
 #include "berth/out_of_memory.h"
+#include "berth/plan.h"
 #include "berth/queue.h"
 #include "berth/residency.h"
 #include "berth/result.h"
+#include "berth/schedule.h"
 #include "berth/shape.h"
