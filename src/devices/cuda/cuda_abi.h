@@ -10,7 +10,7 @@
 namespace berth::cuda {
 
 // Handles are opaque. Distinct incomplete types keep a stream from being passed as an event.
-using DevicePtr = unsigned long long;
+using Address = unsigned long long;
 using Ordinal = int;
 using MemoryHandle = unsigned long long;
 struct ContextTag;
@@ -18,13 +18,13 @@ struct StreamTag;
 struct EventTag;
 struct ModuleTag;
 struct FunctionTag;
-struct PoolTag;
+struct MemoryPoolTag;
 using Context = ContextTag*;
 using Stream = StreamTag*;
 using Event = EventTag*;
 using Module = ModuleTag*;
 using Function = FunctionTag*;
-using Pool = PoolTag*;
+using MemoryPool = MemoryPoolTag*;
 
 enum Status : unsigned {
   kSuccess = 0,
@@ -138,14 +138,14 @@ struct Copy2d {
   std::size_t source_y;
   MemoryType source_type;
   const void* source_host;
-  DevicePtr source_device;
+  Address source_device;
   void* source_array;
   std::size_t source_pitch;
   std::size_t target_x_bytes;
   std::size_t target_y;
   MemoryType target_type;
   void* target_host;
-  DevicePtr target_device;
+  Address target_device;
   void* target_array;
   std::size_t target_pitch;
   std::size_t width_bytes;
@@ -179,37 +179,38 @@ struct Copy2d {
   X(cuCtxSetCurrent, cuCtxSetCurrent, 4000, kNeeded, (Context context))                                              \
   X(cuCtxSynchronize, cuCtxSynchronize, 2000, kNeeded, ())                                                           \
   X(cuMemGetInfo, cuMemGetInfo_v2, 3020, kNeeded, (std::size_t * free, std::size_t * total))                         \
-  X(cuMemAlloc, cuMemAlloc_v2, 3020, kNeeded, (DevicePtr * pointer, std::size_t bytes))                              \
-  X(cuMemFree, cuMemFree_v2, 3020, kNeeded, (DevicePtr pointer))                                                     \
+  X(cuMemAlloc, cuMemAlloc_v2, 3020, kNeeded, (Address * pointer, std::size_t bytes))                                \
+  X(cuMemFree, cuMemFree_v2, 3020, kNeeded, (Address pointer))                                                       \
   X(cuMemHostAlloc, cuMemHostAlloc, 2020, kNeeded, (void** pointer, std::size_t bytes, unsigned flags))              \
   X(cuMemFreeHost, cuMemFreeHost, 2000, kNeeded, (void* pointer))                                                    \
-  X(cuMemAllocManaged, cuMemAllocManaged, 6000, kNeeded, (DevicePtr * pointer, std::size_t bytes, unsigned flags))   \
+  X(cuMemAllocManaged, cuMemAllocManaged, 6000, kNeeded, (Address * pointer, std::size_t bytes, unsigned flags))     \
   X(cuMemAdvise, cuMemAdvise_v2, 12020, kOptional,                                                                   \
-    (DevicePtr pointer, std::size_t bytes, Advice advice, Location location))                                        \
+    (Address pointer, std::size_t bytes, Advice advice, Location location))                                          \
   X(cuMemPrefetchAsync, cuMemPrefetchAsync_v2, 12020, kOptional,                                                     \
-    (DevicePtr pointer, std::size_t bytes, Location location, unsigned flags, Stream stream))                        \
-  X(cuMemPoolCreate, cuMemPoolCreate, 11020, kNeeded, (Pool * pool, const PoolProperties* properties))               \
-  X(cuMemPoolDestroy, cuMemPoolDestroy, 11020, kNeeded, (Pool pool))                                                 \
-  X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, kNeeded, (Pool pool, PoolAttribute attribute, void* value)) \
-  X(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, kNeeded, (Pool pool, std::size_t bytes_to_keep))                        \
+    (Address pointer, std::size_t bytes, Location location, unsigned flags, Stream stream))                          \
+  X(cuMemPoolCreate, cuMemPoolCreate, 11020, kNeeded, (MemoryPool * pool, const PoolProperties* properties))         \
+  X(cuMemPoolDestroy, cuMemPoolDestroy, 11020, kNeeded, (MemoryPool pool))                                           \
+  X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, kNeeded,                                                    \
+    (MemoryPool pool, PoolAttribute attribute, void* value))                                                         \
+  X(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, kNeeded, (MemoryPool pool, std::size_t bytes_to_keep))                  \
   X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, kNeeded,                                                \
-    (DevicePtr * pointer, std::size_t bytes, Pool pool, Stream stream))                                              \
-  X(cuMemFreeAsync, cuMemFreeAsync, 11020, kNeeded, (DevicePtr pointer, Stream stream))                              \
+    (Address * pointer, std::size_t bytes, MemoryPool pool, Stream stream))                                          \
+  X(cuMemFreeAsync, cuMemFreeAsync, 11020, kNeeded, (Address pointer, Stream stream))                                \
   X(cuMemAddressReserve, cuMemAddressReserve, 10020, kNeeded,                                                        \
-    (DevicePtr * pointer, std::size_t bytes, std::size_t alignment, DevicePtr hint, unsigned long long flags))       \
-  X(cuMemAddressFree, cuMemAddressFree, 10020, kNeeded, (DevicePtr pointer, std::size_t bytes))                      \
+    (Address * pointer, std::size_t bytes, std::size_t alignment, Address hint, unsigned long long flags))           \
+  X(cuMemAddressFree, cuMemAddressFree, 10020, kNeeded, (Address pointer, std::size_t bytes))                        \
   X(cuMemCreate, cuMemCreate, 10020, kNeeded,                                                                        \
     (MemoryHandle * handle, std::size_t bytes, const AllocationProperties* properties, unsigned long long flags))    \
   X(cuMemRelease, cuMemRelease, 10020, kNeeded, (MemoryHandle handle))                                               \
   X(cuMemMap, cuMemMap, 10020, kNeeded,                                                                              \
-    (DevicePtr pointer, std::size_t bytes, std::size_t offset, MemoryHandle handle, unsigned long long flags))       \
-  X(cuMemUnmap, cuMemUnmap, 10020, kNeeded, (DevicePtr pointer, std::size_t bytes))                                  \
+    (Address pointer, std::size_t bytes, std::size_t offset, MemoryHandle handle, unsigned long long flags))         \
+  X(cuMemUnmap, cuMemUnmap, 10020, kNeeded, (Address pointer, std::size_t bytes))                                    \
   X(cuMemSetAccess, cuMemSetAccess, 10020, kNeeded,                                                                  \
-    (DevicePtr pointer, std::size_t bytes, const AccessDescription* access, std::size_t count))                      \
+    (Address pointer, std::size_t bytes, const AccessDescription* access, std::size_t count))                        \
   X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, kNeeded,                                    \
     (std::size_t * bytes, const AllocationProperties* properties, Granularity which))                                \
   X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, kNeeded,                                                     \
-    (void* value, PointerAttribute attribute, DevicePtr pointer))                                                    \
+    (void* value, PointerAttribute attribute, Address pointer))                                                      \
   X(cuStreamCreate, cuStreamCreate, 2000, kNeeded, (Stream * stream, unsigned flags))                                \
   X(cuStreamDestroy, cuStreamDestroy_v2, 4000, kNeeded, (Stream stream))                                             \
   X(cuStreamSynchronize, cuStreamSynchronize, 2000, kNeeded, (Stream stream))                                        \
@@ -221,19 +222,19 @@ struct Copy2d {
   X(cuEventSynchronize, cuEventSynchronize, 2000, kNeeded, (Event event))                                            \
   X(cuEventQuery, cuEventQuery, 2000, kNeeded, (Event event))                                                        \
   X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, kNeeded,                                                          \
-    (DevicePtr target, const void* source, std::size_t bytes, Stream stream))                                        \
+    (Address target, const void* source, std::size_t bytes, Stream stream))                                          \
   X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, 3020, kNeeded,                                                          \
-    (void* target, DevicePtr source, std::size_t bytes, Stream stream))                                              \
+    (void* target, Address source, std::size_t bytes, Stream stream))                                                \
   X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, kNeeded,                                                          \
-    (DevicePtr target, DevicePtr source, std::size_t bytes, Stream stream))                                          \
+    (Address target, Address source, std::size_t bytes, Stream stream))                                              \
   X(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000, kNeeded,                                                             \
-    (DevicePtr target, Context target_context, DevicePtr source, Context source_context, std::size_t bytes,          \
+    (Address target, Context target_context, Address source, Context source_context, std::size_t bytes,              \
      Stream stream))                                                                                                 \
   X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, 3020, kNeeded, (const Copy2d* copy, Stream stream))                         \
   X(cuMemsetD8Async, cuMemsetD8Async, 3020, kNeeded,                                                                 \
-    (DevicePtr target, unsigned char value, std::size_t count, Stream stream))                                       \
+    (Address target, unsigned char value, std::size_t count, Stream stream))                                         \
   X(cuMemsetD32Async, cuMemsetD32Async, 3020, kNeeded,                                                               \
-    (DevicePtr target, unsigned value, std::size_t count, Stream stream))                                            \
+    (Address target, unsigned value, std::size_t count, Stream stream))                                              \
   X(cuModuleLoadData, cuModuleLoadData, 2000, kNeeded, (Module * module, const void* image))                         \
   X(cuModuleUnload, cuModuleUnload, 2000, kNeeded, (Module module))                                                  \
   X(cuModuleGetFunction, cuModuleGetFunction, 2000, kNeeded, (Function * function, Module module, const char* name)) \

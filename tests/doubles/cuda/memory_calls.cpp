@@ -39,7 +39,7 @@ Status cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return kSuccess;
 }
 
-Status cuMemAlloc_v2(DevicePtr* pointer, std::size_t bytes) {
+Status cuMemAlloc_v2(Address* pointer, std::size_t bytes) {
   DOUBLE_ENTER_CONTEXT("cuMemAlloc");
   if (bytes == 0) return state.misuse(kCall, "zero bytes", kErrorInvalidValue);
   Mapping* mapping = nullptr;
@@ -50,7 +50,7 @@ Status cuMemAlloc_v2(DevicePtr* pointer, std::size_t bytes) {
   return kSuccess;
 }
 
-Status cuMemFree_v2(DevicePtr pointer) {
+Status cuMemFree_v2(Address pointer) {
   DOUBLE_ENTER_CONTEXT("cuMemFree");
   if (pointer == 0) return kSuccess;
   Mapping* mapping = allocation(state, pointer, {MemoryKind::kPlain, MemoryKind::kManaged});
@@ -86,7 +86,7 @@ Status cuMemFreeHost(void* pointer) {
   return kSuccess;
 }
 
-Status cuMemAllocManaged(DevicePtr* pointer, std::size_t bytes, unsigned flags) {
+Status cuMemAllocManaged(Address* pointer, std::size_t bytes, unsigned flags) {
   DOUBLE_ENTER_CONTEXT("cuMemAllocManaged");
   if (state.options.managed == 0) return kErrorNotSupported;
   if (bytes == 0 || flags != kAttachGlobal) return state.misuse(kCall, "zero bytes or bad flags", kErrorInvalidValue);
@@ -98,7 +98,7 @@ Status cuMemAllocManaged(DevicePtr* pointer, std::size_t bytes, unsigned flags) 
   return kSuccess;
 }
 
-Status cuMemAdvise_v2(DevicePtr pointer, std::size_t bytes, Advice, Location location) {
+Status cuMemAdvise_v2(Address pointer, std::size_t bytes, Advice, Location location) {
   DOUBLE_ENTER_CONTEXT("cuMemAdvise");
   const Mapping* mapping = state.mapping_at(pointer);
   if (mapping == nullptr || mapping->kind != MemoryKind::kManaged || !state.usable(pointer, bytes, context, true)) {
@@ -110,7 +110,7 @@ Status cuMemAdvise_v2(DevicePtr pointer, std::size_t bytes, Advice, Location loc
   return kSuccess;
 }
 
-Status cuMemPrefetchAsync_v2(DevicePtr pointer, std::size_t bytes, Location location, unsigned flags, Stream handle) {
+Status cuMemPrefetchAsync_v2(Address pointer, std::size_t bytes, Location location, unsigned flags, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemPrefetchAsync");
   const Mapping* mapping = state.mapping_at(pointer);
   if (mapping == nullptr || mapping->kind != MemoryKind::kManaged || !state.usable(pointer, bytes, context, true)) {
@@ -126,7 +126,7 @@ Status cuMemPrefetchAsync_v2(DevicePtr pointer, std::size_t bytes, Location loca
   return kSuccess;
 }
 
-Status cuMemPoolCreate(Pool* pool, const PoolProperties* properties) {
+Status cuMemPoolCreate(MemoryPool* pool, const PoolProperties* properties) {
   DOUBLE_ENTER_CONTEXT("cuMemPoolCreate");
   if (state.options.pools == 0) return kErrorNotSupported;
   if (properties->type != kAllocationPinned || properties->location.type != kLocationDevice ||
@@ -136,18 +136,18 @@ Status cuMemPoolCreate(Pool* pool, const PoolProperties* properties) {
   for (unsigned char byte : properties->reserved) {
     if (byte != 0) return state.misuse(kCall, "reserved bytes must be 0", kErrorInvalidValue);
   }
-  *pool = new_handle<Pool>(state);
+  *pool = new_handle<MemoryPool>(state);
   state.pools[*pool] = {context, context->device, 0};
   return kSuccess;
 }
 
-Status cuMemPoolDestroy(Pool pool) {
+Status cuMemPoolDestroy(MemoryPool pool) {
   DOUBLE_ENTER_CONTEXT("cuMemPoolDestroy");
   if (state.pools.erase(pool) == 0) return state.misuse(kCall, "unknown pool", kErrorInvalidHandle);
   return kSuccess;
 }
 
-Status cuMemPoolSetAttribute(Pool pool, PoolAttribute attribute, void* value) {
+Status cuMemPoolSetAttribute(MemoryPool pool, PoolAttribute attribute, void* value) {
   DOUBLE_ENTER_CONTEXT("cuMemPoolSetAttribute");
   auto found = state.pools.find(pool);
   if (found == state.pools.end()) return state.misuse(kCall, "unknown pool", kErrorInvalidHandle);
@@ -156,13 +156,13 @@ Status cuMemPoolSetAttribute(Pool pool, PoolAttribute attribute, void* value) {
   return kSuccess;
 }
 
-Status cuMemPoolTrimTo(Pool pool, std::size_t) {
+Status cuMemPoolTrimTo(MemoryPool pool, std::size_t) {
   DOUBLE_ENTER_CONTEXT("cuMemPoolTrimTo");
   if (!state.pools.contains(pool)) return state.misuse(kCall, "unknown pool", kErrorInvalidHandle);
   return kSuccess;
 }
 
-Status cuMemAllocFromPoolAsync(DevicePtr* pointer, std::size_t bytes, Pool pool, Stream handle) {
+Status cuMemAllocFromPoolAsync(Address* pointer, std::size_t bytes, MemoryPool pool, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemAllocFromPoolAsync");
   auto found = state.pools.find(pool);
   if (found == state.pools.end()) return state.misuse(kCall, "unknown pool", kErrorInvalidHandle);
@@ -184,7 +184,7 @@ Status cuMemAllocFromPoolAsync(DevicePtr* pointer, std::size_t bytes, Pool pool,
   return kSuccess;
 }
 
-Status cuMemFreeAsync(DevicePtr pointer, Stream handle) {
+Status cuMemFreeAsync(Address pointer, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemFreeAsync");
   auto stream = state.stream_of(handle);
   if (stream == nullptr || stream->context != context)
@@ -209,7 +209,7 @@ Status cuMemGetAllocationGranularity(std::size_t* bytes, const AllocationPropert
   return kSuccess;
 }
 
-Status cuMemAddressReserve(DevicePtr* pointer, std::size_t bytes, std::size_t alignment, DevicePtr,
+Status cuMemAddressReserve(Address* pointer, std::size_t bytes, std::size_t alignment, Address,
                            unsigned long long flags) {
   DOUBLE_ENTER_CONTEXT("cuMemAddressReserve");
   if (state.options.virtual_memory == 0) return kErrorNotSupported;
@@ -223,7 +223,7 @@ Status cuMemAddressReserve(DevicePtr* pointer, std::size_t bytes, std::size_t al
   return kSuccess;
 }
 
-Status cuMemAddressFree(DevicePtr pointer, std::size_t bytes) {
+Status cuMemAddressFree(Address pointer, std::size_t bytes) {
   DOUBLE_ENTER_CONTEXT("cuMemAddressFree");
   auto found = state.reservations.find(pointer);
   if (found == state.reservations.end() || found->second != bytes) {
@@ -264,8 +264,7 @@ Status cuMemRelease(MemoryHandle handle) {
   return kSuccess;
 }
 
-Status cuMemMap(DevicePtr pointer, std::size_t bytes, std::size_t offset, MemoryHandle handle,
-                unsigned long long flags) {
+Status cuMemMap(Address pointer, std::size_t bytes, std::size_t offset, MemoryHandle handle, unsigned long long flags) {
   DOUBLE_ENTER_CONTEXT("cuMemMap");
   auto found = state.handles.find(handle);
   if (found == state.handles.end()) return state.misuse(kCall, "unknown handle", kErrorInvalidValue);
@@ -294,7 +293,7 @@ Status cuMemMap(DevicePtr pointer, std::size_t bytes, std::size_t offset, Memory
   return kSuccess;
 }
 
-Status cuMemUnmap(DevicePtr pointer, std::size_t bytes) {
+Status cuMemUnmap(Address pointer, std::size_t bytes) {
   DOUBLE_ENTER_CONTEXT("cuMemUnmap");
   std::uint64_t at = pointer;
   while (at < pointer + bytes) {
@@ -318,7 +317,7 @@ Status cuMemUnmap(DevicePtr pointer, std::size_t bytes) {
   return kSuccess;
 }
 
-Status cuMemSetAccess(DevicePtr pointer, std::size_t bytes, const AccessDescription* access, std::size_t count) {
+Status cuMemSetAccess(Address pointer, std::size_t bytes, const AccessDescription* access, std::size_t count) {
   DOUBLE_ENTER_CONTEXT("cuMemSetAccess");
   if (count != 1 || access->location.type != kLocationDevice) {
     return state.misuse(kCall, "bad access description", kErrorInvalidValue);
@@ -336,7 +335,7 @@ Status cuMemSetAccess(DevicePtr pointer, std::size_t bytes, const AccessDescript
   return kSuccess;
 }
 
-Status cuPointerGetAttribute(void* value, PointerAttribute attribute, DevicePtr pointer) {
+Status cuPointerGetAttribute(void* value, PointerAttribute attribute, Address pointer) {
   DOUBLE_ENTER_CONTEXT("cuPointerGetAttribute");
   const Mapping* mapping = state.mapping_at(pointer);
   if (mapping == nullptr) return kErrorInvalidValue;  // as the driver says of memory it does not know

@@ -77,7 +77,7 @@ struct Mapping {
   Ordinal device = 0;
   bool accessible = true;
   bool free_submitted = false;
-  PoolTag* pool = nullptr;
+  MemoryPoolTag* pool = nullptr;
   std::size_t made_on = 0;    // pooled: the stream and tick of its allocation
   std::uint64_t made_at = 0;  // 0: usable everywhere at once
   std::vector<Access> accesses;
@@ -197,7 +197,7 @@ class State {
   std::vector<std::shared_ptr<StreamState>> all_streams;
   std::map<Event, std::unique_ptr<EventState>> events;
   std::map<Module, std::unique_ptr<ModuleState>> modules;
-  std::map<Pool, PoolState> pools;
+  std::map<MemoryPool, PoolState> pools;
   std::uintptr_t next_object = 0x100000;
   std::map<int, std::size_t> used;  // bytes in use by device
   std::map<std::string, CudaDoubleKernel> kernels;

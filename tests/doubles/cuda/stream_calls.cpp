@@ -82,7 +82,7 @@ std::size_t extent(const Side& side, std::size_t width, std::size_t height) {
 
 // Fills in the device's side of a transfer, or says what is wrong with it.
 Status device_side(State& state, const char* call, DeviceContext* context, Transfer& transfer, Side& side,
-                   DevicePtr pointer, std::size_t pitch, bool writes) {
+                   Address pointer, std::size_t pitch, bool writes) {
   side.address = pointer;
   side.pitch = pitch;
   const std::size_t bytes = extent(side, transfer.width, transfer.height);
@@ -273,7 +273,7 @@ Status cuEventQuery(Event handle) {
   return kErrorNotReady;
 }
 
-Status cuMemcpyHtoDAsync_v2(DevicePtr target, const void* source, std::size_t bytes, Stream handle) {
+Status cuMemcpyHtoDAsync_v2(Address target, const void* source, std::size_t bytes, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemcpyHtoDAsync");
   DOUBLE_STREAM(handle);
   Transfer transfer;
@@ -288,7 +288,7 @@ Status cuMemcpyHtoDAsync_v2(DevicePtr target, const void* source, std::size_t by
   return kSuccess;
 }
 
-Status cuMemcpyDtoHAsync_v2(void* target, DevicePtr source, std::size_t bytes, Stream handle) {
+Status cuMemcpyDtoHAsync_v2(void* target, Address source, std::size_t bytes, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemcpyDtoHAsync");
   DOUBLE_STREAM(handle);
   Transfer transfer;
@@ -302,7 +302,7 @@ Status cuMemcpyDtoHAsync_v2(void* target, DevicePtr source, std::size_t bytes, S
   return blocks ? context->lost : kSuccess;
 }
 
-Status cuMemcpyDtoDAsync_v2(DevicePtr target, DevicePtr source, std::size_t bytes, Stream handle) {
+Status cuMemcpyDtoDAsync_v2(Address target, Address source, std::size_t bytes, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemcpyDtoDAsync");
   DOUBLE_STREAM(handle);
   if (target < source + bytes && source < target + bytes && bytes != 0) {
@@ -318,7 +318,7 @@ Status cuMemcpyDtoDAsync_v2(DevicePtr target, DevicePtr source, std::size_t byte
   return kSuccess;
 }
 
-Status cuMemcpyPeerAsync(DevicePtr target, Context target_context, DevicePtr source, Context source_context,
+Status cuMemcpyPeerAsync(Address target, Context target_context, Address source, Context source_context,
                          std::size_t bytes, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemcpyPeerAsync");
   DOUBLE_STREAM(handle);
@@ -373,7 +373,7 @@ Status cuMemcpy2DAsync_v2(const Copy2d* copy, Stream handle) {
   return kSuccess;
 }
 
-Status cuMemsetD8Async(DevicePtr target, unsigned char value, std::size_t count, Stream handle) {
+Status cuMemsetD8Async(Address target, unsigned char value, std::size_t count, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemsetD8Async");
   DOUBLE_STREAM(handle);
   if (!state.usable(target, count, context, false)) {
@@ -391,7 +391,7 @@ Status cuMemsetD8Async(DevicePtr target, unsigned char value, std::size_t count,
   return kSuccess;
 }
 
-Status cuMemsetD32Async(DevicePtr target, unsigned value, std::size_t count, Stream handle) {
+Status cuMemsetD32Async(Address target, unsigned value, std::size_t count, Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuMemsetD32Async");
   DOUBLE_STREAM(handle);
   const std::size_t bytes = count * 4;
