@@ -4,6 +4,7 @@
 #include "berth/allocator.h"
 #include "berth/block.h"
 #include "berth/buffer.h"
+#include "berth/cuda.h"
 #include "berth/device.h"
 #include "berth/dtype.h"
 #include "berth/kernel.h"

@@ -11,12 +11,12 @@
 namespace berth::cuda {
 namespace {
 
-using testing::cuda_double;
-using testing::cuda_violations;
+using cuda_test::cuda_double;
+using cuda_test::cuda_violations;
 
 constexpr std::size_t kBytes = 4096;
 
-class CudaDouble : public testing::CudaDoubleTest {
+class CudaDouble : public cuda_test::CudaDoubleTest {
  protected:
   void SetUp() override {
     CudaDoubleTest::SetUp();

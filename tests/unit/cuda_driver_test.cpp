@@ -7,9 +7,9 @@
 namespace berth::cuda {
 namespace {
 
-using testing::cuda_double;
+using cuda_test::cuda_double;
 
-class CudaDriver : public testing::CudaDoubleTest {};
+class CudaDriver : public cuda_test::CudaDoubleTest {};
 
 TEST_F(CudaDriver, SaysWhatTheLoaderSaidWhenThereIsNoLibrary) {
   const auto opened = Driver::open("/nowhere/libcuda.so.1");

@@ -179,18 +179,17 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
     return status;
   };
   const bool named = spec.on != 0 && CudaQueue::with_line(spec.on, [&](CudaQueue& queue) {
-    if (&queue.cuda() == this)
-      take(queue.stream());
-    else
-      at_home(take);
-  });
+                       if (&queue.cuda() == this)
+                         take(queue.stream());
+                       else
+                         at_home(take);
+                     });
   if (!named) at_home(take);
   if (status == kErrorOutOfMemory) return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
   if (status != kSuccess) return driver_.error(status, call);
   const Address aligned = (raw + spec.alignment - 1) / spec.alignment * spec.alignment;
-  return Block{.handle = aligned,
-               .bytes = spec.bytes,
-               .key = static_cast<std::uint32_t>((aligned - raw) / kDriverAlignment)};
+  return Block{
+      .handle = aligned, .bytes = spec.bytes, .key = static_cast<std::uint32_t>((aligned - raw) / kDriverAlignment)};
 }
 
 void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
@@ -329,15 +328,19 @@ Result<Block> CudaDevice::import_block(const ForeignMemory& memory) {
   int owner = -1;
   const Status status = driver_.cuPointerGetAttribute(&owner, kPointerDeviceOrdinal, memory.address);
   if (status == kErrorInvalidValue)
-    return Error::with_text(
-        Code::kInvalidArgument, Layer::kDevice,
-        fmt::format("{} bytes to import at {:#x}, which CUDA does not know as memory of its own", memory.bytes,
-                    memory.address));
+    return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
+                            fmt::format("{} bytes to import at {:#x}, which CUDA does not know as memory of its own",
+                                        memory.bytes, memory.address));
   if (status != kSuccess) return driver_.error(status, "cuPointerGetAttribute");
   if (owner != ordinal())
     return Error(Code::kInvalidArgument, Layer::kDevice, "the memory to import is on CUDA:{} and this is CUDA:{}",
                  owner, ordinal());
   return block;
+}
+
+void CudaDevice::forget_import(const Block&) noexcept {
+  // The moment of the last use was waited for; work that was never submitted has no moment and runs all the same.
+  CudaQueue::wait_for_unsubmitted(*this);
 }
 
 void CudaDevice::record_error(const Error& error) noexcept {
@@ -350,8 +353,8 @@ void CudaDevice::record(Status status, const char* call) noexcept {
   try {
     record_error(driver_.error(status, call));
   } catch (...) {
-    record_error(Error(Code::kDriver, Layer::kDevice, "the CUDA driver failed with status {}",
-                       static_cast<unsigned>(status)));
+    record_error(
+        Error(Code::kDriver, Layer::kDevice, "the CUDA driver failed with status {}", static_cast<unsigned>(status)));
   }
 }
 

@@ -31,6 +31,7 @@ class CudaDevice final : public Device {
   std::string description() const override;
   Result<Kernel> make_kernel(const KernelSource& source) override;
   Result<Block> import_block(const ForeignMemory& memory) override;
+  void forget_import(const Block& block) noexcept override;
   bool reaches(const Device& other) const noexcept override { return other.kind() == DeviceKind::kCuda; }
   Residency* residency() noexcept override { return residency_ ? &*residency_ : nullptr; }
   void* native() noexcept override { return context_; }

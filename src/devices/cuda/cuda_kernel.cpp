@@ -82,8 +82,8 @@ Result<void> CudaKernelBody::launch(Stream stream, std::span<const KernelArgumen
   }
   const Driver& driver = device_->driver();
   const Status status =
-      driver.cuLaunchKernel(function_, grid.groups[0], grid.groups[1], grid.groups[2], grid.threads[0],
-                            grid.threads[1], grid.threads[2], 0, stream, parameters.data(), nullptr);
+      driver.cuLaunchKernel(function_, grid.groups[0], grid.groups[1], grid.groups[2], grid.threads[0], grid.threads[1],
+                            grid.threads[2], 0, stream, parameters.data(), nullptr);
   if (status != kSuccess) return driver.error(status, "cuLaunchKernel", Layer::kQueue);
   return {};
 }

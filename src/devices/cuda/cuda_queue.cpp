@@ -89,10 +89,11 @@ CudaQueue::~CudaQueue() {
 
 Result<void> CudaQueue::prepare(const CudaDevice* other) {
   if (broken_) return *broken_;
+  issued_.store(true, std::memory_order_release);
   for (const CudaDevice* device : {static_cast<const CudaDevice*>(&cuda_), other}) {
     if (device == nullptr) continue;
-    auto seen = std::find_if(homes_seen_.begin(), homes_seen_.end(),
-                             [&](const auto& entry) { return entry.first == device; });
+    auto seen =
+        std::find_if(homes_seen_.begin(), homes_seen_.end(), [&](const auto& entry) { return entry.first == device; });
     if (seen == homes_seen_.end()) seen = homes_seen_.insert(seen, {device, 0});
     // Only the epoch is read of the other device; its event is recorded in its own context.
     BERTH_TRY(const_cast<CudaDevice*>(device)->order_after_home(cuda_, stream_, seen->second));
@@ -106,6 +107,23 @@ Result<void> CudaQueue::prepare(const Window& a, const Window& b) {
     if (other != nullptr && other != &cuda_) return prepare(other);
   }
   return prepare();
+}
+
+Result<void> CudaQueue::check_here(const Window& window) const {
+  const CudaDevice* device = cuda_device_of(window);
+  if (device == nullptr || device == &cuda_) return {};
+  return Error(Code::kUnsupported, Layer::kQueue,
+               "{} bytes of CUDA:{} on a queue of CUDA:{}, which can only copy them; use a queue of that device",
+               window.bytes, device->ordinal(), cuda_.ordinal());
+}
+
+void CudaQueue::wait_for_unsubmitted(const CudaDevice& device) noexcept {
+  const std::lock_guard lock(lines_mutex());
+  for (const auto& [line, queue] : lines()) {
+    if (&queue->cuda() != &device || !queue->issued_.load(std::memory_order_acquire)) continue;
+    const ContextScope scope(device.driver(), device.context());
+    queue->cuda_.record(device.driver().cuStreamSynchronize(queue->stream_), "cuStreamSynchronize");
+  }
 }
 
 Error CudaQueue::fail_midway(Error error) noexcept {
@@ -152,6 +170,7 @@ Result<std::byte*> CudaQueue::write_space(std::size_t bytes, std::size_t* room) 
 }
 
 Result<void> CudaQueue::do_write(const Window& target, std::span<const std::byte> source) {
+  BERTH_TRY(check_here(target));
   const ContextScope scope(cuda_.driver(), cuda_.context());
   BERTH_TRY(prepare());
   std::size_t done = 0;
@@ -166,7 +185,8 @@ Result<void> CudaQueue::do_write(const Window& target, std::span<const std::byte
       return done == 0 ? error : fail_midway(error);
     }
     WritePiece& piece = write_pieces_[write_at_];
-    piece.used = std::min(kPieceBytes, piece.used + (room + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment);
+    piece.used =
+        std::min(kPieceBytes, piece.used + (room + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment);
     piece.value = next().value();
     done += room;
   }
@@ -189,6 +209,7 @@ std::optional<std::pair<std::size_t, std::byte*>> CudaQueue::read_space(std::siz
 }
 
 Result<void> CudaQueue::do_read(const Window& source, std::span<std::byte> target) {
+  BERTH_TRY(check_here(source));
   const ContextScope scope(cuda_.driver(), cuda_.context());
   BERTH_TRY(prepare());
   const Driver& driver = cuda_.driver();
@@ -257,6 +278,7 @@ Result<void> CudaQueue::copy_overlapping(Address target, Address source, std::si
 }
 
 Result<void> CudaQueue::do_fill(const Window& target, std::uint8_t value) {
+  BERTH_TRY(check_here(target));
   const ContextScope scope(cuda_.driver(), cuda_.context());
   BERTH_TRY(prepare());
   const Status status = cuda_.driver().cuMemsetD8Async(address_of(target), value, target.bytes, stream_);
@@ -270,8 +292,8 @@ Result<void> CudaQueue::do_copy_rows(const Window& source, std::size_t source_pi
     const CudaDevice* device = cuda_device_of(window);
     return device != nullptr && device != &cuda_;
   };
-  const bool overlapping = address_of(source) < address_of(target) + target.bytes &&
-                           address_of(target) < address_of(source) + source.bytes;
+  const bool overlapping =
+      address_of(source) < address_of(target) + target.bytes && address_of(target) < address_of(source) + source.bytes;
   const ContextScope scope(cuda_.driver(), cuda_.context());
   if (overlapping || elsewhere(source) || elsewhere(target) || source_pitch > kMaxPitch || target_pitch > kMaxPitch) {
     auto copied = Queue::do_copy_rows(source, source_pitch, target, target_pitch, row_bytes, rows);
@@ -317,7 +339,9 @@ Result<void> CudaQueue::do_launch(const Kernel& kernel, std::span<const KernelAr
   return launched;
 }
 
-Result<void> CudaQueue::do_record_native(const std::function<Result<void>(void* native)>& record) {
+Result<void> CudaQueue::do_record_native(std::span<const Window> uses,
+                                         const std::function<Result<void>(void* native)>& record) {
+  for (const Window& window : uses) BERTH_TRY(check_here(window));
   const ContextScope scope(cuda_.driver(), cuda_.context());
   BERTH_TRY(prepare());
   auto recorded = record(stream_);
@@ -360,6 +384,7 @@ Result<void> CudaQueue::do_submit(std::uint64_t value) {
   const ContextScope scope(driver, cuda_.context());
   auto event = cuda_.events().take();
   Status status = event ? driver.cuEventRecord(event->get(), stream_) : kErrorOutOfMemory;
+  issued_.store(false, std::memory_order_release);
   if (status == kSuccess) {
     const std::lock_guard lock(flight_mutex_);
     flights_.push_back({value, *std::move(event)});

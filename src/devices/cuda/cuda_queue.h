@@ -26,6 +26,9 @@ class CudaQueue final : public Queue {
   // An event after everything of this queue up to the moment `value`, and perhaps more.
   Result<EventPtr> event_after(std::uint64_t value);
 
+  // Waits for what was recorded and never submitted, on every queue of this device: no moment stands for it.
+  static void wait_for_unsubmitted(const CudaDevice& device) noexcept;
+
   // Calls `use(queue)` with the live CUDA queue of this line; the queue stays while it runs. False if there is none.
   template <class Use>
   static bool with_line(std::uint16_t line, const Use& use) {
@@ -45,7 +48,8 @@ class CudaQueue final : public Queue {
                             std::size_t target_pitch, std::size_t row_bytes, std::size_t rows) override;
   Result<void> do_launch(const Kernel& kernel, std::span<const KernelArgument> arguments, const Grid& grid,
                          std::span<const std::byte> constants) override;
-  Result<void> do_record_native(const std::function<Result<void>(void* native)>& record) override;
+  Result<void> do_record_native(std::span<const Window> uses,
+                                const std::function<Result<void>(void* native)>& record) override;
   Result<void> do_wait_for(Timepoint moment) override;
   Result<void> do_submit(std::uint64_t value) override;
   Result<void> do_wait(std::uint64_t value) override;
@@ -83,8 +87,10 @@ class CudaQueue final : public Queue {
   void enter_line();
   void leave_line() noexcept;
 
-  // What comes next may use memory of these devices.
+  // Before every operation: what comes next may use memory of this device and of `other`.
   Result<void> prepare(const CudaDevice* other = nullptr);
+  // Unsupported for memory of another GPU, where the driver can only copy.
+  Result<void> check_here(const Window& window) const;
   Result<void> prepare(const Window& a, const Window& b);
   Error fail(Status status, const char* call) const { return cuda_.driver().error(status, call, Layer::kQueue); }
   // For a failure after part of an operation was issued: waits it out, since the base will not stamp its memory.
@@ -100,7 +106,8 @@ class CudaQueue final : public Queue {
   std::vector<std::pair<const CudaDevice*, std::uint64_t>> homes_seen_;  // guarded by the base's lock
   std::vector<WritePiece> write_pieces_;                                 // likewise
   std::size_t write_at_ = 0;
-  std::optional<Error> broken_;  // likewise: after this nothing can be promised
+  std::optional<Error> broken_;      // likewise: after this nothing can be promised
+  std::atomic<bool> issued_{false};  // something was put on the stream after the last submit
 
   std::mutex flight_mutex_;  // guards what follows; held for short driver calls only
   std::deque<Flight> flights_;

@@ -12,7 +12,7 @@
 
 #include "doubles/cuda/cuda_double.h"
 
-namespace berth::testing {
+namespace berth::cuda_test {
 
 inline bool on_real_gpu() {
   const char* chosen = std::getenv("BERTH_TEST_CUDA");
@@ -70,4 +70,4 @@ class CudaDoubleTest : public CudaTest {
   }
 };
 
-}  // namespace berth::testing
+}  // namespace berth::cuda_test
