@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 
-#include "berth/out_of_memory.h"
 #include "core/try.h"
 #include "devices/cuda/cuda_kernel.h"
 #include "devices/cuda/cuda_queue.h"
@@ -17,6 +16,19 @@ namespace {
 
 // What the driver aligns every allocation to.
 constexpr std::size_t kDriverAlignment = 256;
+constexpr std::size_t kMaxAlignment = std::size_t{8} << 20;
+
+// A block's key: how many units of kDriverAlignment lie before its start, and the line of the queue on whose stream it
+// was allocated, 0 for home.
+constexpr std::uint32_t make_key(std::uint64_t moved, std::uint16_t line) noexcept {
+  return static_cast<std::uint32_t>(moved / kDriverAlignment) | static_cast<std::uint32_t>(line) << 16;
+}
+constexpr std::uint64_t moved_by(std::uint32_t key) noexcept {
+  return std::uint64_t{key & 0xffff} * kDriverAlignment;
+}
+constexpr std::uint16_t made_on(std::uint32_t key) noexcept {
+  return static_cast<std::uint16_t>(key >> 16);
+}
 
 Error unavailable(std::string text) {
   return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice, std::move(text));
@@ -152,10 +164,12 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
   const ContextScope scope(driver_, context_);
   free_managed_reached(false);
   if (spec.host == HostAccess::kRequired) return allocate_managed(spec);
-  // Room to move the start to a stricter boundary than the driver's; the key remembers by how much.
+  if (spec.alignment > kMaxAlignment)
+    return Error(Code::kUnsupported, Layer::kDevice, "an alignment of {} is past CUDA memory's {}", spec.alignment,
+                 kMaxAlignment);
+  // Room to move the start to a stricter boundary than the driver's; the key remembers by how much. No overflow: the
+  // base has compared the bytes with the memory of the device.
   const std::size_t slack = spec.alignment > kDriverAlignment ? spec.alignment - kDriverAlignment : 0;
-  if (spec.bytes > std::numeric_limits<std::size_t>::max() - slack)
-    return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
   Address raw = 0;
   Status status = kSuccess;
   const char* call = "";
@@ -178,18 +192,19 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
       record(driver_.cuMemFree(raw), "cuMemFree");
     return status;
   };
+  std::uint16_t line = 0;
   const bool named = spec.on != 0 && CudaQueue::with_line(spec.on, [&](CudaQueue& queue) {
-                       if (&queue.cuda() == this)
+                       if (&queue.cuda() == this) {
+                         line = spec.on;
                          take(queue.stream());
-                       else
+                       } else {
                          at_home(take);
+                       }
                      });
   if (!named) at_home(take);
-  if (status == kErrorOutOfMemory) return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
   if (status != kSuccess) return driver_.error(status, call);
   const Address aligned = (raw + spec.alignment - 1) / spec.alignment * spec.alignment;
-  return Block{
-      .handle = aligned, .bytes = spec.bytes, .key = static_cast<std::uint32_t>((aligned - raw) / kDriverAlignment)};
+  return Block{.handle = aligned, .bytes = spec.bytes, .key = make_key(aligned - raw, line)};
 }
 
 void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
@@ -198,7 +213,7 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
     free_managed(block, last_use);
     return;
   }
-  const Address raw = block.handle - std::uint64_t{block.key} * kDriverAlignment;
+  const Address raw = block.handle - moved_by(block.key);
   if (pool_ == nullptr) {  // the base has waited for the last use
     record(driver_.cuMemFree(raw), "cuMemFree");
     return;
@@ -220,10 +235,15 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
     const ContextScope ours(driver_, context_);
     record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
   });
-  if (!found) {
-    // Never used, or used by a queue that has ended and so waited.
-    record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
-  }
+  if (found) return;
+  // Never used, or used by a queue that has ended and so waited. It must still come after its own allocation.
+  Stream stream = home_;
+  const auto choose = [&](CudaQueue& queue) {
+    if (&queue.cuda() == this) stream = queue.stream();
+    record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
+  };
+  if (made_on(block.key) == 0 || !CudaQueue::with_line(made_on(block.key), choose))
+    record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
 }
 
 Result<Block> CudaDevice::allocate_managed(const BlockSpec& spec) {
@@ -236,7 +256,6 @@ Result<Block> CudaDevice::allocate_managed(const BlockSpec& spec) {
                  kDriverAlignment, spec.alignment);
   Address address = 0;
   const Status status = driver_.cuMemAllocManaged(&address, spec.bytes, kAttachGlobal);
-  if (status == kErrorOutOfMemory) return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
   if (status != kSuccess) return driver_.error(status, "cuMemAllocManaged");
   auto* const host = reinterpret_cast<std::byte*>(address);
   if (spec.zero) std::memset(host, 0, spec.bytes);

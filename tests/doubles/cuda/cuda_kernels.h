@@ -72,4 +72,30 @@ inline Result<Kernel> make_add_kernel(Device& device) {
   return device.make_kernel({.code = std::as_bytes(std::span(kAddPtx)), .entry = "berth_add"});
 }
 
+// The kernel of scale.cu: to[i] = from[i] * factor + offset for i below count.
+inline void register_scale_kernel() {
+  static const auto value = []<class T>(const void* const* parameters, int index, T like) {
+    std::memcpy(&like, parameters[index], sizeof like);
+    return like;
+  };
+  const CudaDoubleKernel kernel{.name = "berth_scale",
+                                .ranges =
+                                    [](const void* const* parameters, CudaDoubleRange* out) {
+                                      const std::size_t bytes = value(parameters, 2, 0u) * sizeof(float);
+                                      out[0] = {value(parameters, 0, 0ull), bytes, 0};
+                                      out[1] = {value(parameters, 1, 0ull), bytes, 1};
+                                      return 2;
+                                    },
+                                .run =
+                                    [](const CudaDoubleLaunch* launch) {
+                                      const float factor = value(launch->parameters, 3, 0.0f);
+                                      const auto offset = static_cast<float>(value(launch->parameters, 4, 0.0));
+                                      const auto* from = static_cast<const float*>(launch->ranges[0]);
+                                      auto* to = static_cast<float*>(launch->ranges[1]);
+                                      for (unsigned i = 0; i < value(launch->parameters, 2, 0u); ++i)
+                                        to[i] = from[i] * factor + offset;
+                                    }};
+  if (!on_real_gpu()) cuda_double().register_kernel(&kernel);
+}
+
 }  // namespace berth::cuda_test

@@ -122,7 +122,7 @@ Status cuMemPrefetchAsync_v2(Address pointer, std::size_t bytes, Location locati
   auto stream = state.stream_of(handle);
   if (stream == nullptr || stream->context != context)
     return state.misuse(kCall, "unknown stream", kErrorInvalidHandle);
-  state.submit(kCall, stream, {{pointer, bytes, false}}, [](auto&, bool) { return kSuccess; });
+  state.submit(kCall, stream, {{pointer, bytes, false, true}}, [](auto&, bool) { return kSuccess; });
   return kSuccess;
 }
 

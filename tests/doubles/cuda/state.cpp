@@ -183,17 +183,17 @@ bool State::ordered(const char* call, const StreamState& stream, const Range& ra
     for (const Access& access : mapping->accesses) {
       const bool before = stream.clock.at(access.stream) >= access.tick;
       const bool meets = access.begin < end && range.begin < access.end;
-      if (!before && meets && (access.writes || range.writes)) {
+      if (!before && meets && !access.advice && !range.advice && (access.writes || range.writes)) {
         violation(std::string("race: ") + call + " and an earlier operation on another stream both use " +
                   spell(range.begin, range.bytes) + " with no order between them");
         good = false;
       }
       const bool covered = before && range.writes && range.begin <= access.begin && access.end <= end;
       const bool same = access.stream == stream.number && access.begin == range.begin && access.end == end &&
-                        access.writes == range.writes;
+                        access.writes == range.writes && access.advice == range.advice;
       if (!covered && !same && host.at(access.stream) < access.tick) kept.push_back(access);
     }
-    kept.push_back({stream.number, tick, range.begin, end, range.writes});
+    kept.push_back({stream.number, tick, range.begin, end, range.writes, range.advice});
     mapping->accesses = std::move(kept);
   }
   return good;

@@ -65,6 +65,7 @@ struct Access {
   std::uint64_t begin;
   std::uint64_t end;
   bool writes;
+  bool advice;  // moves pages and changes no bytes: conflicts with nothing but a free
 };
 
 // A range of addresses with bytes behind it.
@@ -136,6 +137,7 @@ struct Range {
   std::uint64_t begin;
   std::size_t bytes;
   bool writes;
+  bool advice = false;
 };
 
 class State {
