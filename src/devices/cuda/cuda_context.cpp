@@ -10,9 +10,11 @@ thread_local Context scoped = nullptr;
 
 }  // namespace
 
-ContextScope::ContextScope(const Driver& driver, Context context) noexcept : driver_(driver), outer_(scoped) {
+ContextScope::ContextScope(const Driver& driver, Context context, int tries) noexcept
+    : driver_(driver), outer_(scoped) {
   if (outer_ == context) return;
-  status_ = driver_.cuCtxPushCurrent(context);
+  do status_ = driver_.cuCtxPushCurrent(context);
+  while (status_ != kSuccess && --tries > 0);
   pushed_ = status_ == kSuccess;
   if (pushed_) scoped = context;
 }
@@ -20,8 +22,13 @@ ContextScope::ContextScope(const Driver& driver, Context context) noexcept : dri
 ContextScope::~ContextScope() {
   if (!pushed_) return;
   scoped = outer_;
-  // A refusal leaves our context current: the next scope pushes its own all the same.
-  static_cast<void>(driver_.cuCtxPopCurrent(nullptr));
+  // An enclosing scope counts on its own context being current again, so a refusal is tried once more.
+  if (driver_.cuCtxPopCurrent(nullptr) != kSuccess) static_cast<void>(driver_.cuCtxPopCurrent(nullptr));
+}
+
+Result<void> ContextScope::check(Layer layer) const {
+  if (status_ == kSuccess) return {};
+  return driver_.error(status_, "cuCtxPushCurrent", layer);
 }
 
 Result<EventPtr> EventPool::take() {

@@ -17,13 +17,15 @@ namespace berth::cuda {
 // inside another of the same context calls no driver.
 class ContextScope {
  public:
-  ContextScope(const Driver& driver, Context context) noexcept;
+  // `tries` is for destructors, which have nobody to tell and much to clean up.
+  ContextScope(const Driver& driver, Context context, int tries = 1) noexcept;
   ~ContextScope();
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
 
-  // Whether the context is current. Everything inside the scope fails with the driver's own error if it is not.
+  // Whether the context is current. Without it no call of the driver may be made.
   Status status() const noexcept { return status_; }
+  Result<void> check(Layer layer = Layer::kDevice) const;
 
  private:
   const Driver& driver_;
@@ -56,7 +58,7 @@ class EventPool {
 // Page-locked host memory in pieces of one size, for transfers that neither block the host nor keep its memory.
 class PinnedPool {
  public:
-  static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
   explicit PinnedPool(const Driver& driver) : driver_(driver) {}
 

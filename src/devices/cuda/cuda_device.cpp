@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -106,7 +105,7 @@ Result<void> CudaDevice::start() {
   if (const Status status = driver_.cuDevicePrimaryCtxRetain(&context_, ordinal()); status != kSuccess)
     return driver_.error(status, "cuDevicePrimaryCtxRetain");
   const ContextScope scope(driver_, context_);
-  if (scope.status() != kSuccess) return driver_.error(scope.status(), "cuCtxPushCurrent");
+  BERTH_TRY(scope.check());
   if (const Status status = driver_.cuStreamCreate(&home_, kStreamNonBlocking); status != kSuccess)
     return driver_.error(status, "cuStreamCreate");
   if (info_.stream_ordered_memory) {
@@ -124,8 +123,8 @@ Result<void> CudaDevice::start() {
     if (const Status status = driver_.cuMemPoolSetAttribute(pool_, kPoolReleaseThreshold, &keep); status != kSuccess)
       return driver_.error(status, "cuMemPoolSetAttribute");
   }
-  const char* wanted = std::getenv("BERTH_RESIDENCY");
-  if (wanted == nullptr || std::string_view(wanted) != "0") residency_.emplace(*this);
+  // Device memory is always in place; only managed memory is worth a set.
+  if (info_.managed_memory && residency_allowed()) BERTH_TRY(keep_resident());
   return {};
 }
 
@@ -141,8 +140,9 @@ CudaDevice::~CudaDevice() {
 void CudaDevice::stop() noexcept {
   if (context_ == nullptr) return;
   {
-    const ContextScope scope(driver_, context_);
-    if (home_ != nullptr) record(driver_.cuStreamSynchronize(home_), "cuStreamSynchronize");
+    const ContextScope scope(driver_, context_, 2);
+    record(scope.status(), "cuCtxPushCurrent");
+    if (home_ != nullptr) settle(home_);
     free_managed_reached(true);
     home_event_.reset();
     events_.clear();
@@ -162,6 +162,7 @@ std::string CudaDevice::description() const {
 
 Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
   const ContextScope scope(driver_, context_);
+  BERTH_TRY(scope.check());
   free_managed_reached(false);
   if (spec.host == HostAccess::kRequired) return allocate_managed(spec);
   if (spec.alignment > kMaxAlignment)
@@ -188,7 +189,7 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
     if (status == kSuccess) return status;
     if (pool_ != nullptr)
       record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
-    else
+    else if (settle(stream))
       record(driver_.cuMemFree(raw), "cuMemFree");
     return status;
   };
@@ -208,7 +209,11 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
 }
 
 void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
-  const ContextScope scope(driver_, context_);
+  const ContextScope scope(driver_, context_, 2);
+  if (scope.status() != kSuccess) {
+    record(scope.status(), "cuCtxPushCurrent");
+    return;
+  }
   if (block.has(BlockFlags::kHostPointer)) {
     free_managed(block, last_use);
     return;
@@ -230,9 +235,9 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
       record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
       return;
     }
-    const ContextScope theirs(driver_, queue.cuda().context());
-    record(driver_.cuStreamSynchronize(queue.stream()), "cuStreamSynchronize");
-    const ContextScope ours(driver_, context_);
+    const ContextScope theirs(driver_, queue.cuda().context(), 2);
+    queue.cuda().settle(queue.stream());
+    const ContextScope ours(driver_, context_, 2);
     record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
   });
   if (found) return;
@@ -276,8 +281,7 @@ void CudaDevice::free_managed(const Block& block, Timepoint last_use) noexcept {
     }
   }
   // A prefetch may still be under way at home.
-  record(driver_.cuStreamSynchronize(home_), "cuStreamSynchronize");
-  record(driver_.cuMemFree(block.handle), "cuMemFree");
+  if (settle(home_)) record(driver_.cuMemFree(block.handle), "cuMemFree");
 }
 
 void CudaDevice::free_managed_reached(bool all) noexcept {
@@ -292,13 +296,16 @@ void CudaDevice::free_managed_reached(bool all) noexcept {
       managed_.erase(found);
     }
     if (all) static_cast<void>(wait(reached.last_use));
-    record(driver_.cuStreamSynchronize(home_), "cuStreamSynchronize");
-    record(driver_.cuMemFree(reached.block.handle), "cuMemFree");
+    if (settle(home_)) record(driver_.cuMemFree(reached.block.handle), "cuMemFree");
   }
 }
 
 std::size_t CudaDevice::trim(std::size_t keep_bytes) noexcept {
   const ContextScope scope(driver_, context_);
+  if (scope.status() != kSuccess) {
+    record(scope.status(), "cuCtxPushCurrent");
+    return 0;
+  }
   free_managed_reached(false);
   if (pool_ == nullptr) return 0;
   std::size_t before = 0;
@@ -316,6 +323,7 @@ Result<void> CudaDevice::order_after_home(const CudaDevice& owner, Stream stream
   const std::uint64_t epoch = home_epoch_.load(std::memory_order_acquire);
   if (home_event_ == nullptr || home_event_epoch_ != epoch) {
     const ContextScope scope(driver_, context_);
+    BERTH_TRY(scope.check());
     BERTH_TRY_ASSIGN(EventPtr event, events_.take());
     if (const Status status = driver_.cuEventRecord(event.get(), home_); status != kSuccess)
       return driver_.error(status, "cuEventRecord");
@@ -323,6 +331,7 @@ Result<void> CudaDevice::order_after_home(const CudaDevice& owner, Stream stream
     home_event_epoch_ = epoch;
   }
   const ContextScope scope(driver_, owner.context());
+  BERTH_TRY(scope.check());
   if (const Status status = driver_.cuStreamWaitEvent(stream, home_event_.get(), 0); status != kSuccess)
     return driver_.error(status, "cuStreamWaitEvent");
   seen = epoch;
@@ -344,6 +353,7 @@ Result<Block> CudaDevice::import_block(const ForeignMemory& memory) {
               .usage = Usage::kAll};
   if (memory.bytes == 0) return block;
   const ContextScope scope(driver_, context_);
+  BERTH_TRY(scope.check());
   int owner = -1;
   const Status status = driver_.cuPointerGetAttribute(&owner, kPointerDeviceOrdinal, memory.address);
   if (status == kErrorInvalidValue)
@@ -360,6 +370,15 @@ Result<Block> CudaDevice::import_block(const ForeignMemory& memory) {
 void CudaDevice::forget_import(const Block&) noexcept {
   // The moment of the last use was waited for; work that was never submitted has no moment and runs all the same.
   CudaQueue::wait_for_unsubmitted(*this);
+}
+
+bool CudaDevice::settle(Stream stream) noexcept {
+  const Status status = driver_.cuStreamSynchronize(stream);
+  if (status == kSuccess) return true;
+  record(status, "cuStreamSynchronize");
+  const Status all = driver_.cuCtxSynchronize();
+  record(all, "cuCtxSynchronize");
+  return all == kSuccess;
 }
 
 void CudaDevice::record_error(const Error& error) noexcept {

@@ -33,7 +33,6 @@ class CudaDevice final : public Device {
   Result<Block> import_block(const ForeignMemory& memory) override;
   void forget_import(const Block& block) noexcept override;
   bool reaches(const Device& other) const noexcept override { return other.kind() == DeviceKind::kCuda; }
-  Residency* residency() noexcept override { return residency_ ? &*residency_ : nullptr; }
   void* native() noexcept override { return context_; }
   void destroy() noexcept override;
   std::size_t trim(std::size_t keep_bytes) noexcept override;
@@ -58,6 +57,10 @@ class CudaDevice final : public Device {
     return status;
   }
 
+  // Blocks until the stream is idle, for places that cannot report: records errors, and asks the whole context where
+  // the stream would not answer. False if neither would: the device is lost.
+  bool settle(Stream stream) noexcept;
+
   // For errors in destructors and other places that cannot report: kept until somebody takes them, the first first.
   void record_error(const Error& error) noexcept;
   void record(Status status, const char* call) noexcept;
@@ -68,6 +71,7 @@ class CudaDevice final : public Device {
   void free_block(const Block& block, Timepoint last_use) noexcept override;
   bool frees_in_order() const noexcept override { return pool_ != nullptr; }
   Result<std::unique_ptr<Queue>> create_queue() override;
+  std::unique_ptr<Residency> make_residency() override { return std::make_unique<CudaResidency>(*this); }
 
  private:
   CudaDevice(const Driver& driver, CudaInfo info, DeviceLimits limits);
@@ -88,7 +92,6 @@ class CudaDevice final : public Device {
   std::uint64_t home_event_epoch_ = 0;
   EventPool events_;
   PinnedPool pinned_;
-  std::optional<CudaResidency> residency_;
   std::mutex errors_mutex_;
   std::optional<Error> error_;
   struct Managed {

@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "core/try.h"
 
 namespace berth::cuda {
+namespace {
+
+constexpr std::size_t kMostAligned = 16;  // of any parameter
+
+}  // namespace
 
 Result<Kernel> CudaKernelBody::load(std::shared_ptr<CudaDevice> device, const KernelSource& source) {
   if (source.code.empty())
@@ -14,6 +20,7 @@ Result<Kernel> CudaKernelBody::load(std::shared_ptr<CudaDevice> device, const Ke
                  "CUDA kernels come from PTX or a cubin: set KernelSource::code and entry");
   const Driver& driver = device->driver();
   const ContextScope scope(driver, device->context());
+  BERTH_TRY(scope.check());
   // The driver reads PTX up to a zero byte, which the caller's text may lack.
   std::string image(reinterpret_cast<const char*>(source.code.data()), source.code.size());
   Module module = nullptr;
@@ -42,7 +49,7 @@ Result<Kernel> CudaKernelBody::load(std::shared_ptr<CudaDevice> device, const Ke
 }
 
 CudaKernelBody::~CudaKernelBody() {
-  const ContextScope scope(device_->driver(), device_->context());
+  const ContextScope scope(device_->driver(), device_->context(), 2);
   device_->record(device_->driver().cuModuleUnload(module_), "cuModuleUnload");
 }
 
@@ -71,10 +78,15 @@ Result<void> CudaKernelBody::launch(Stream stream, std::span<const KernelArgumen
     if (!constants.empty()) parameters[windows] = bytes;
   } else {
     const std::size_t base = windows < count ? parameters_[windows].offset : 0;
-    const std::size_t needed =
-        windows < count ? parameters_[count - 1].offset + parameters_[count - 1].bytes - base : 0;
+    std::size_t needed = 0;
+    std::size_t alignment = 1;
+    for (std::size_t i = windows; i < count; ++i) {
+      needed = parameters_[i].offset + parameters_[i].bytes - base;
+      alignment = std::max(alignment, std::min(parameters_[i].bytes & (~parameters_[i].bytes + 1), kMostAligned));
+    }
     // A C struct may have padding behind its last member.
-    if (constants.size() < needed || constants.size() - needed >= sizeof(std::max_align_t))
+    const std::size_t padded = (needed + alignment - 1) / alignment * alignment;
+    if (constants.size() != needed && constants.size() != padded)
       return Error(Code::kInvalidArgument, Layer::kQueue,
                    "{} bytes of constants for a kernel that takes {} after {} windows", constants.size(), needed,
                    windows);

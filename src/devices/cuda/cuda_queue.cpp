@@ -12,7 +12,7 @@ namespace berth::cuda {
 namespace {
 
 // Pinned pieces that writes of one queue may fill before the oldest is waited for, and that reads may keep.
-constexpr std::size_t kWritePieces = 4;
+constexpr std::size_t kWritePieces = 8;
 constexpr std::size_t kReadPieces = 4;
 constexpr std::size_t kPieceBytes = PinnedPool::kPieceBytes;
 // Small transfers start at a cache line, so that two of them never share one.
@@ -58,6 +58,7 @@ void CudaQueue::leave_line() noexcept {
 
 Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
   const ContextScope scope(device.driver(), device.context());
+  BERTH_TRY(scope.check());
   Stream stream = nullptr;
   if (const Status status = device.driver().cuStreamCreate(&stream, kStreamNonBlocking); status != kSuccess)
     return device.driver().error(status, "cuStreamCreate");
@@ -70,10 +71,10 @@ Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
 
 CudaQueue::~CudaQueue() {
   const Driver& driver = cuda_.driver();
-  const ContextScope scope(driver, cuda_.context());
+  const ContextScope scope(driver, cuda_.context(), 2);
   // Recorded work runs even if it was never submitted. Until it is over, the line must be found, so that frees come
   // after it.
-  cuda_.record(driver.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+  cuda_.settle(stream_);
   leave_line();
   close();
   forget_arrivals();
@@ -88,7 +89,7 @@ CudaQueue::~CudaQueue() {
 }
 
 Result<void> CudaQueue::prepare(const CudaDevice* other) {
-  if (broken_) return *broken_;
+  BERTH_TRY(check_whole());
   issued_.store(true, std::memory_order_release);
   for (const CudaDevice* device : {static_cast<const CudaDevice*>(&cuda_), other}) {
     if (device == nullptr) continue;
@@ -121,13 +122,13 @@ void CudaQueue::wait_for_unsubmitted(const CudaDevice& device) noexcept {
   const std::lock_guard lock(lines_mutex());
   for (const auto& [line, queue] : lines()) {
     if (&queue->cuda() != &device || !queue->issued_.load(std::memory_order_acquire)) continue;
-    const ContextScope scope(device.driver(), device.context());
-    queue->cuda_.record(device.driver().cuStreamSynchronize(queue->stream_), "cuStreamSynchronize");
+    const ContextScope scope(device.driver(), device.context(), 2);
+    queue->cuda_.settle(queue->stream_);
   }
 }
 
 Error CudaQueue::fail_midway(Error error) noexcept {
-  static_cast<void>(cuda_.driver().cuStreamSynchronize(stream_));
+  cuda_.settle(stream_);
   return error;
 }
 
@@ -172,6 +173,7 @@ Result<std::byte*> CudaQueue::write_space(std::size_t bytes, std::size_t* room) 
 Result<void> CudaQueue::do_write(const Window& target, std::span<const std::byte> source) {
   BERTH_TRY(check_here(target));
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   std::size_t done = 0;
   while (done < source.size()) {
@@ -211,6 +213,7 @@ std::optional<std::pair<std::size_t, std::byte*>> CudaQueue::read_space(std::siz
 Result<void> CudaQueue::do_read(const Window& source, std::span<std::byte> target) {
   BERTH_TRY(check_here(source));
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   const Driver& driver = cuda_.driver();
   if (target.size() <= kPieceBytes) {
@@ -235,6 +238,7 @@ Result<void> CudaQueue::do_read(const Window& source, std::span<std::byte> targe
 
 Result<void> CudaQueue::do_copy(const Window& source, const Window& target) {
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare(source, target));
   const Driver& driver = cuda_.driver();
   const Address from = address_of(source);
@@ -270,7 +274,7 @@ Result<void> CudaQueue::copy_overlapping(Address target, Address source, std::si
   if (pooled) {
     cuda_.record(driver.cuMemFreeAsync(scratch, stream_), "cuMemFreeAsync");
   } else {
-    cuda_.record(driver.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+    cuda_.settle(stream_);
     cuda_.record(driver.cuMemFree(scratch), "cuMemFree");
   }
   if (error) return *error;
@@ -280,6 +284,7 @@ Result<void> CudaQueue::copy_overlapping(Address target, Address source, std::si
 Result<void> CudaQueue::do_fill(const Window& target, std::uint8_t value) {
   BERTH_TRY(check_here(target));
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   const Status status = cuda_.driver().cuMemsetD8Async(address_of(target), value, target.bytes, stream_);
   if (status != kSuccess) return fail(status, "cuMemsetD8Async");
@@ -295,6 +300,7 @@ Result<void> CudaQueue::do_copy_rows(const Window& source, std::size_t source_pi
   const bool overlapping =
       address_of(source) < address_of(target) + target.bytes && address_of(target) < address_of(source) + source.bytes;
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   if (overlapping || elsewhere(source) || elsewhere(target) || source_pitch > kMaxPitch || target_pitch > kMaxPitch) {
     auto copied = Queue::do_copy_rows(source, source_pitch, target, target_pitch, row_bytes, rows);
     if (!copied) return fail_midway(copied.error());
@@ -326,6 +332,7 @@ Result<void> CudaQueue::do_launch(const Kernel& kernel, std::span<const KernelAr
       return Error(Code::kInvalidArgument, Layer::kQueue, "argument {} lives on another device; copy it over first", i);
   }
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   {
     const std::lock_guard lock(flight_mutex_);
@@ -343,6 +350,7 @@ Result<void> CudaQueue::do_record_native(std::span<const Window> uses,
                                          const std::function<Result<void>(void* native)>& record) {
   for (const Window& window : uses) BERTH_TRY(check_here(window));
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   auto recorded = record(stream_);
   if (!recorded) return fail_midway(recorded.error());
@@ -351,6 +359,7 @@ Result<void> CudaQueue::do_record_native(std::span<const Window> uses,
 
 Result<EventPtr> CudaQueue::event_after(std::uint64_t value) {
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   const std::lock_guard lock(flight_mutex_);
   for (const Flight& flight : flights_)
     if (flight.value >= value) return flight.event;
@@ -362,8 +371,9 @@ Result<EventPtr> CudaQueue::event_after(std::uint64_t value) {
 }
 
 Result<void> CudaQueue::do_wait_for(Timepoint moment) {
-  if (broken_) return *broken_;
+  BERTH_TRY(check_whole());
   const ContextScope scope(cuda_.driver(), cuda_.context());
+  BERTH_TRY(scope.check(Layer::kQueue));
   Result<void> outcome;
   const bool found = with_line(moment.line(), [&](CudaQueue& other) {
     auto event = other.event_after(moment.value());
@@ -379,11 +389,12 @@ Result<void> CudaQueue::do_wait_for(Timepoint moment) {
 }
 
 Result<void> CudaQueue::do_submit(std::uint64_t value) {
-  if (broken_) return *broken_;
+  BERTH_TRY(check_whole());
   const Driver& driver = cuda_.driver();
-  const ContextScope scope(driver, cuda_.context());
+  const ContextScope scope(driver, cuda_.context(), 2);
+  if (auto current = scope.check(Layer::kQueue); !current) return break_off(current.error());
   auto event = cuda_.events().take();
-  Status status = event ? driver.cuEventRecord(event->get(), stream_) : kErrorOutOfMemory;
+  const Status status = event ? driver.cuEventRecord(event->get(), stream_) : kErrorOutOfMemory;
   issued_.store(false, std::memory_order_release);
   if (status == kSuccess) {
     const std::lock_guard lock(flight_mutex_);
@@ -391,15 +402,11 @@ Result<void> CudaQueue::do_submit(std::uint64_t value) {
     return {};
   }
   // Without an event the host waits now, which is slower and as right.
-  status = driver.cuStreamSynchronize(stream_);
-  if (status == kSuccess) {
+  if (cuda_.settle(stream_)) {
     complete(value);
     return {};
   }
-  // What the reads were promised cannot be kept, and a later moment must not look as if it were.
-  forget_arrivals();
-  broken_ = fail(status, "cuStreamSynchronize");
-  return *broken_;
+  return break_off(event ? fail(status, "cuEventRecord") : event.error());
 }
 
 // Everything up to `value` is done: bytes that arrived go to their targets, kernels and events are let go.
@@ -420,6 +427,21 @@ void CudaQueue::complete(std::uint64_t value) {
   if (reached_.load(std::memory_order_relaxed) < value) reached_.store(value, std::memory_order_release);
 }
 
+Result<void> CudaQueue::check_whole() {
+  if (!broken_.load(std::memory_order_acquire)) return {};
+  const std::lock_guard lock(flight_mutex_);
+  return *broken_by_;
+}
+
+Error CudaQueue::break_off(Error error) {
+  // The caller may give the targets of its reads up now, and a later moment must not look as if they had been filled.
+  forget_arrivals();
+  const std::lock_guard lock(flight_mutex_);
+  if (!broken_by_) broken_by_ = error;
+  broken_.store(true, std::memory_order_release);
+  return error;
+}
+
 void CudaQueue::forget_arrivals() noexcept {
   const std::lock_guard lock(flight_mutex_);
   for (const Arrival& arrival : arrivals_) --read_pieces_[arrival.piece].arrivals;
@@ -429,7 +451,8 @@ void CudaQueue::forget_arrivals() noexcept {
 Result<void> CudaQueue::do_wait(std::uint64_t value) {
   if (reached_.load(std::memory_order_acquire) >= value) return {};
   const Driver& driver = cuda_.driver();
-  const ContextScope scope(driver, cuda_.context());
+  const ContextScope scope(driver, cuda_.context(), 2);
+  if (auto current = scope.check(Layer::kQueue); !current) return break_off(current.error());
   EventPtr event;
   std::uint64_t reached = value;
   {
@@ -442,8 +465,9 @@ Result<void> CudaQueue::do_wait(std::uint64_t value) {
     }
   }
   if (event == nullptr) return {};
-  if (const Status status = driver.cuEventSynchronize(event.get()); status != kSuccess)
-    return fail(status, "cuEventSynchronize");
+  const Status status = driver.cuEventSynchronize(event.get());
+  // An event that would not answer is no reason to give up on the stream.
+  if (status != kSuccess && !cuda_.settle(stream_)) return break_off(fail(status, "cuEventSynchronize"));
   complete(reached);
   return {};
 }
@@ -453,7 +477,7 @@ std::uint64_t CudaQueue::poll() noexcept {
   try {
     const Driver& driver = cuda_.driver();
     const ContextScope scope(driver, cuda_.context());
-    {
+    if (scope.status() == kSuccess) {
       const std::lock_guard lock(flight_mutex_);
       // A lost device answers with an error, which is not an end: wait() reports it.
       for (const Flight& flight : flights_) {

@@ -100,13 +100,16 @@ class CudaQueue final : public Queue {
   std::optional<std::pair<std::size_t, std::byte*>> read_space(std::size_t bytes);
   void complete(std::uint64_t value);
   void forget_arrivals() noexcept;
+  // When the driver answers neither for an event nor for the stream, nothing can be promised any more: every later call
+  // gives this error.
+  Error break_off(Error error);
+  Result<void> check_whole();
 
   CudaDevice& cuda_;
   const Stream stream_;
   std::vector<std::pair<const CudaDevice*, std::uint64_t>> homes_seen_;  // guarded by the base's lock
   std::vector<WritePiece> write_pieces_;                                 // likewise
   std::size_t write_at_ = 0;
-  std::optional<Error> broken_;      // likewise: after this nothing can be promised
   std::atomic<bool> issued_{false};  // something was put on the stream after the last submit
 
   std::mutex flight_mutex_;  // guards what follows; held for short driver calls only
@@ -115,6 +118,8 @@ class CudaQueue final : public Queue {
   std::vector<ReadPiece> read_pieces_;
   std::deque<std::pair<std::uint64_t, Kernel>> kernels_;  // in use until their moment
   std::atomic<std::uint64_t> reached_{0};
+  std::optional<Error> broken_by_;
+  std::atomic<bool> broken_{false};
 };
 
 // The CUDA device behind a window, or null for another kind's.

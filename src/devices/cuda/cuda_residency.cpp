@@ -1,47 +1,48 @@
 #include "devices/cuda/cuda_residency.h"
 
-#include <algorithm>
-
 #include "devices/cuda/cuda_device.h"
 
 namespace berth::cuda {
+namespace {
 
-void CudaResidency::do_add(const Block& block) noexcept {
-  if (!block.has(BlockFlags::kHostPointer)) return;
-  const std::lock_guard lock(mutex_);
-  try {
-    pending_.push_back(block);
-  } catch (...) {
-    // It is only advice: the memory comes to the GPU page by page instead.
-  }
+bool is_managed(const Block& block) noexcept {
+  return block.has(BlockFlags::kHostPointer);
 }
 
-void CudaResidency::do_remove(const Block& block) noexcept {
-  if (!block.has(BlockFlags::kHostPointer)) return;
-  const std::lock_guard lock(mutex_);
-  std::erase_if(pending_, [&](const Block& one) { return one.handle == block.handle; });
-}
+}  // namespace
 
-Result<void> CudaResidency::do_commit() {
+Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) {
   const Driver& driver = device_.driver();
-  // Held throughout, so that no block is freed between being taken from the list and being advised.
-  const std::lock_guard lock(mutex_);
-  if (pending_.empty() || driver.cuMemPrefetchAsync == nullptr || driver.cuMemAdvise == nullptr) {
-    pending_.clear();
-    return {};
-  }
-  const ContextScope scope(driver, device_.context());
+  const bool can = driver.cuMemPrefetchAsync != nullptr && driver.cuMemAdvise != nullptr;
   const Location place{kLocationDevice, device_.ordinal()};
-  while (!pending_.empty()) {
-    const Block& block = pending_.back();
-    Status status = driver.cuMemAdvise(block.handle, block.bytes, kAdvisePreferredLocation, place);
-    if (status != kSuccess) return driver.error(status, "cuMemAdvise");
-    status = device_.at_home(
-        [&](Stream home) { return driver.cuMemPrefetchAsync(block.handle, block.bytes, place, 0, home); });
-    if (status != kSuccess) return driver.error(status, "cuMemPrefetchAsync");
-    pending_.pop_back();
+  std::optional<ContextScope> scope;
+  for (const Block& block : blocks) {
+    if (!is_managed(block)) continue;
+    if (!can) {
+      left.push_back(
+          {Name::from_id(block.label), block.bytes, "the CUDA driver is older than 12.2 and takes no advice"});
+      continue;
+    }
+    if (!scope) scope.emplace(driver, device_.context());
+    // Advice that the driver turns down is no reason to stop the work; a lost device will be reported by the work.
+    Status status = scope->status();
+    if (status == kSuccess) status = driver.cuMemAdvise(block.handle, block.bytes, kAdvisePreferredLocation, place);
+    if (status == kSuccess)
+      status = device_.at_home(
+          [&](Stream home) { return driver.cuMemPrefetchAsync(block.handle, block.bytes, place, 0, home); });
+    if (status != kSuccess)
+      left.push_back({Name::from_id(block.label), block.bytes, "the driver says " + driver.words(status)});
   }
   return {};
+}
+
+void CudaResidency::take(const Block& block) noexcept {
+  const Driver& driver = device_.driver();
+  if (!is_managed(block) || driver.cuMemAdvise == nullptr) return;
+  const ContextScope scope(driver, device_.context());
+  if (scope.status() != kSuccess) return;  // it was only advice
+  const Location place{kLocationDevice, device_.ordinal()};
+  device_.record(driver.cuMemAdvise(block.handle, block.bytes, kUnadvisePreferredLocation, place), "cuMemAdvise");
 }
 
 }  // namespace berth::cuda

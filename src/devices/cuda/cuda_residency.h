@@ -2,7 +2,7 @@
 // preferred place becomes the GPU and it is prefetched there. One set a device; any thread may call.
 #pragma once
 
-#include <mutex>
+#include <span>
 #include <vector>
 
 #include "berth/residency.h"
@@ -16,14 +16,11 @@ class CudaResidency final : public Residency {
   explicit CudaResidency(CudaDevice& device) : device_(device) {}
 
  protected:
-  void do_add(const Block& block) noexcept override;
-  void do_remove(const Block& block) noexcept override;
-  Result<void> do_commit() override;
+  Result<void> put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) override;
+  void take(const Block& block) noexcept override;
 
  private:
   CudaDevice& device_;
-  std::mutex mutex_;
-  std::vector<Block> pending_;  // managed blocks added since the last commit
 };
 
 }  // namespace berth::cuda

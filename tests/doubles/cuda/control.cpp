@@ -1,5 +1,5 @@
 // The control table that tests reach through the symbol "cuda_double_control".
-#include "state.h"
+#include "entry.h"
 
 namespace cuda_double {
 namespace {
@@ -117,6 +117,17 @@ void set_eager(int eager) {
   }
 }
 
+void drop_context(int device) {
+  State& state = State::get();
+  while (true) {
+    {
+      const Guard guard(state.mutex);
+      if (!state.primary.contains(device)) return;
+    }
+    static_cast<void>(cuDevicePrimaryCtxRelease_v2(device));
+  }
+}
+
 }  // namespace
 }  // namespace cuda_double
 
@@ -125,5 +136,5 @@ extern "C" __attribute__((visibility("default"))) const CudaDoubleControl cuda_d
     &cuda_double::stop_failing,    &cuda_double::calls,      &cuda_double::clear_calls,
     &cuda_double::violation_count, &cuda_double::violation,  &cuda_double::clear_violations,
     &cuda_double::live_objects,    &cuda_double::live_bytes, &cuda_double::traffic,
-    &cuda_double::register_kernel, &cuda_double::set_eager,
+    &cuda_double::register_kernel, &cuda_double::set_eager,  &cuda_double::drop_context,
 };

@@ -84,6 +84,9 @@ struct CudaDoubleControl {
   CudaDoubleTraffic (*traffic)();
   void (*register_kernel)(const CudaDoubleKernel* kernel);
   void (*set_eager)(int eager);
+  // Ends a device's primary context, however often it is retained, with everything in it. For after a failure that kept
+  // somebody from releasing it.
+  void (*drop_context)(int device);
 };
 
 }  // extern "C"

@@ -138,7 +138,7 @@ bool State::usable(std::uint64_t begin, std::size_t bytes, DeviceContext* contex
 
 bool State::waited_for(const Mapping& mapping) const {
   return std::all_of(mapping.accesses.begin(), mapping.accesses.end(),
-                     [&](const Access& access) { return host.at(access.stream) >= access.tick; });
+                     [&](const Access& access) { return is_over(access); });
 }
 
 void State::erase(std::uint64_t start) {
@@ -174,14 +174,15 @@ bool State::ordered(const char* call, const StreamState& stream, const Range& ra
     Mapping* mapping = mapping_at(at);
     if (mapping == nullptr) return good;
     at = mapping->start + mapping->bytes;
-    if (mapping->made_at != 0 && stream.clock.at(mapping->made_on) < mapping->made_at) {
+    const Access made{mapping->made_on, mapping->made_at, 0, 0, false, false};
+    if (mapping->made_at != 0 && stream.clock.at(mapping->made_on) < mapping->made_at && !is_over(made)) {
       violation(std::string("race: ") + call + " uses " + spell(range.begin, range.bytes) +
                 " with no order after its allocation on another stream");
       good = false;
     }
     std::vector<Access> kept;
     for (const Access& access : mapping->accesses) {
-      const bool before = stream.clock.at(access.stream) >= access.tick;
+      const bool before = stream.clock.at(access.stream) >= access.tick || is_over(access);
       const bool meets = access.begin < end && range.begin < access.end;
       if (!before && meets && !access.advice && !range.advice && (access.writes || range.writes)) {
         violation(std::string("race: ") + call + " and an earlier operation on another stream both use " +
@@ -191,7 +192,7 @@ bool State::ordered(const char* call, const StreamState& stream, const Range& ra
       const bool covered = before && range.writes && range.begin <= access.begin && access.end <= end;
       const bool same = access.stream == stream.number && access.begin == range.begin && access.end == end &&
                         access.writes == range.writes && access.advice == range.advice;
-      if (!covered && !same && host.at(access.stream) < access.tick) kept.push_back(access);
+      if (!covered && !same && !is_over(access)) kept.push_back(access);
     }
     kept.push_back({stream.number, tick, range.begin, end, range.writes, range.advice});
     mapping->accesses = std::move(kept);

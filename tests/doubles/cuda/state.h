@@ -205,6 +205,13 @@ class State {
   std::map<std::string, CudaDoubleKernel> kernels;
   Clock host;  // what some host thread has waited for
   std::size_t streams_made = 0;
+  std::vector<const DeviceContext*> context_of_stream;  // by stream number; contexts are never deleted
+
+  // Whether an access lies behind everything that can still run: waited for, or lost with its context.
+  bool is_over(const Access& access) const {
+    const DeviceContext* context = context_of_stream[access.stream];
+    return host.at(access.stream) >= access.tick || context->lost != kSuccess || !context->alive;
+  }
 
  private:
   std::uint64_t addresses_ = 0;

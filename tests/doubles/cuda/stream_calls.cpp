@@ -159,6 +159,7 @@ Status cuStreamCreate(Stream* handle, unsigned flags) {
   auto stream = std::make_shared<StreamState>();
   stream->context = context;
   stream->number = state.streams_made++;
+  state.context_of_stream.push_back(context);
   *handle = new_handle<Stream>(state);
   state.streams[*handle] = stream;
   state.all_streams.push_back(stream);
@@ -209,7 +210,7 @@ Status cuStreamWaitEvent(Stream handle, Event event_handle, unsigned flags) {
   stream->clock.join(event.clock);
   state.submit(kCall, stream, {}, [&state, from = event.stream, sequence = event.sequence](Lock& held, bool) {
     state.drain(held, *from, sequence);
-    return kSuccess;
+    return from->context->lost;  // what was waited for never happened
   });
   return kSuccess;
 }
@@ -327,6 +328,7 @@ Status cuMemcpyPeerAsync(Address target, Context target_context, Address source,
   if (!state.contexts.contains(to) || !state.contexts.contains(from)) {
     return state.misuse(kCall, "unknown context", kErrorInvalidContext);
   }
+  if (to->lost != kSuccess || from->lost != kSuccess) return to->lost != kSuccess ? to->lost : from->lost;
   Transfer transfer;
   transfer.width = bytes;
   Status status = device_side(state, kCall, to, transfer, transfer.target, target, 0, true);
