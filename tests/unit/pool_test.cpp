@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <random>
 #include <thread>
 #include <vector>
 
