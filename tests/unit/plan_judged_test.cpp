@@ -50,6 +50,28 @@ PlanProblem random_problem() {
   return problem;
 }
 
+// For whoever reads a failure: the problem, a node a line.
+std::string written(const PlanProblem& problem) {
+  std::string out = "alignment " + std::to_string(problem.alignment) + ", largest block " +
+                    std::to_string(problem.max_block_bytes) + "\n";
+  for (const Bank& bank : problem.banks) out += "bank of " + std::to_string(bank.capacity) + "\n";
+  for (const Lifetime& life : problem.lifetimes) {
+    out +=
+        std::to_string(life.bytes) + " bytes [" + std::to_string(life.first) + ", " + std::to_string(life.last) + ")";
+    out += " align " + std::to_string(life.alignment) + " lane " + std::to_string(life.lane);
+    if (life.pinned) out += " pinned";
+    if (life.alias)
+      out += " alias of " + std::to_string(life.alias->node) + " at " + std::to_string(life.alias->offset);
+    if (life.reuse_in_place) out += " in place of " + std::to_string(*life.reuse_in_place);
+    for (const LevelRange& gap : life.gaps)
+      out += " gap [" + std::to_string(gap.first) + ", " + std::to_string(gap.last) + ")";
+    if (life.bank) out += " bank " + std::to_string(*life.bank);
+    if (life.hint) out += " hint " + std::to_string(*life.hint);
+    out += "\n";
+  }
+  return out;
+}
+
 RC_GTEST_PROP(PlanJudged, EveryPlanOfEveryStrategyIsValidAndNoneBeatsThePlanner, ()) {
   const PlanProblem problem = random_problem();
   const auto found = plan(problem, {.work_limit = 500, .threads = 1});
@@ -59,6 +81,7 @@ RC_GTEST_PROP(PlanJudged, EveryPlanOfEveryStrategyIsValidAndNoneBeatsThePlanner,
     RC_ASSERT(!problem.banks.empty() || problem.max_block_bytes != 0);
     return;
   }
+  RC_LOG(written(problem));
   RC_LOG(describe(validate(problem, *found), problem, *found));
   RC_ASSERT(!validate(problem, *found));
   RC_ASSERT(plan_from_json(plan_to_json(*found), problem).value().slots == found->slots);
