@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "berth/arena.h"
+#include "core/thread_handoff.h"
 
 namespace berth {
 namespace {
@@ -261,7 +262,11 @@ TEST_F(ScheduleLanes, RunsStepsThatAreParallelThemselves) {
   for (int i = 0; i < 50; ++i)
     builder.add_step({.after = i < 5 ? std::vector<StepId>{} : std::vector<StepId>{static_cast<StepId>(i - 5)},
                       .run = [&](const StepRun&) -> Result<void> {
-                        tbb::parallel_for(0, 100, [&](int) { sum.fetch_add(1, std::memory_order_relaxed); });
+                        hand_over(&sum);
+                        tbb::parallel_for(0, 100, [&](int) {
+                          take_over(&sum);
+                          sum.fetch_add(1, std::memory_order_relaxed);
+                        });
                         return {};
                       }});
   const Schedule schedule = builder.build().value();
