@@ -14,10 +14,14 @@ void take_over(const void* token) noexcept {
 
 }  // namespace berth
 
-// oneTBB's own task objects, whose code is in its headers and so is instrumented: only reports whose innermost frame
-// is there are silenced, never those of the work that the tasks do.
+// oneTBB's own task objects, whose code is in its headers and so is instrumented. Silenced are reports whose innermost
+// frame is there, or that pass through one of its functions that never calls the work of a task.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
-  return "race_top:oneapi/tbb/\n";
+  return "race_top:oneapi/tbb/\n"
+         "race:tbb::detail::d1::task_group_context::\n"
+         "race:tbb::detail::d1::tree_node::\n"
+         "race:fold_tree\n"
+         "race:check_being_stolen\n";
 }
 #endif
