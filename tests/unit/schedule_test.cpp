@@ -264,11 +264,12 @@ TEST_F(ScheduleLanes, RunsStepsThatAreParallelThemselves) {
   for (int i = 0; i < 50; ++i)
     builder.add_step({.after = i < 5 ? std::vector<StepId>{} : std::vector<StepId>{static_cast<StepId>(i - 5)},
                       .run = [&](const StepRun&) -> Result<void> {
-                        hand_over(&handed_to_loop);
-                        tbb::parallel_for(0, 100, [&](int) {
+                        const auto count = [&](int) {
                           take_over(&handed_to_loop);
                           sum.fetch_add(1, std::memory_order_relaxed);
-                        });
+                        };
+                        hand_over(&handed_to_loop);
+                        tbb::parallel_for(0, 100, count);
                         return {};
                       }});
   const Schedule schedule = builder.build().value();
