@@ -5,6 +5,7 @@
 #include "berth/arena.h"
 #include "berth/block.h"
 #include "berth/buffer.h"
+#include "berth/cuda.h"
 #include "berth/device.h"
 #include "berth/dtype.h"
 #include "berth/f16.h"

@@ -21,8 +21,19 @@ from __future__ import annotations
 import os as _os
 
 from ._berth import (  # noqa: F401
+    Allocator,
+    Arena,
     Buffer,
+    BufferPool,
     Device,
+    Limit,
+    Node,
+    Plan,
+    Pool,
+    Schedule,
+    ScheduleBuilder,
+    Stats,
+    StepRun,
     WeightFile,
     __version__,
     device,
@@ -30,12 +41,17 @@ from ._berth import (  # noqa: F401
     dtype_info,
     dtypes,
     from_dlpack,
+    limit,
+    plan,
+    pool,
+    stats,
 )
 from . import _berth, _dtypes
 
 __all__ = [
-    "Buffer", "Device", "WeightFile", "convert", "device", "devices", "dtype_info", "dtypes", "from_dlpack",
-    "load", "open", "save",
+    "Allocator", "Arena", "Buffer", "BufferPool", "Device", "Limit", "Node", "Plan", "Pool", "Schedule",
+    "ScheduleBuilder", "Stats", "StepRun", "WeightFile", "convert", "device", "devices", "dtype_info", "dtypes",
+    "from_dlpack", "limit", "load", "open", "plan", "pool", "save", "stats",
 ]
 
 

@@ -61,6 +61,11 @@ Result<Block> Device::try_allocate(const BlockSpec& spec) {
   auto block = allocate_block(spec);
   if (!block) {
     live_bytes_.fetch_sub(spec.bytes, std::memory_order_relaxed);
+    // Explained here, where the bytes that were not given are no longer counted as live.
+    const OutOfMemory* report = block.error().out_of_memory();
+    if (block.error().code() == Code::kOutOfMemory &&
+        (report == nullptr || report->cause == OutOfMemory::Cause::kCapacity))
+      return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
     return block;
   }
   // The device may have given more than was asked for.
