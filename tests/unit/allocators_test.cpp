@@ -142,5 +142,21 @@ TEST(Fault, FailsEveryNthCall) {
   EXPECT_FALSE(plan.next_fails());
 }
 
+#if !defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
+TEST(CpuDeathTest, StopsWhenABlockWasWrittenPastItsEnd) {
+  for (const std::size_t bytes : {100u, 4u << 20}) {
+    const AllocatorPtr allocator = cpu();
+    const Block block = allocator->allocate({.bytes = bytes, .label = "guarded"}).value();
+    EXPECT_DEATH(
+        {
+          block.host[bytes + 3] = std::byte{0};
+          allocator->release(block);
+        },
+        "\"guarded\" was written past its end, 3 bytes behind it");
+    allocator->release(block);
+  }
+}
+#endif
+
 }  // namespace
 }  // namespace berth
