@@ -29,7 +29,7 @@ std::string format_enough(std::size_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   std::size_t unit = 0;
   std::size_t size = 1;
-  while (unit < 4 && bytes / size >= 100 * 1024) {
+  while (unit < 4 && (bytes / size >= 100 * 1024 || (bytes > 0 && bytes % (size * 1024) == 0))) {
     size *= 1024;
     ++unit;
   }
@@ -52,8 +52,9 @@ std::string OutOfMemory::to_string() const {
   if (label) text += fmt::format(" (label \"{}\")", label.text());
   if (budget > 0) text += ", budget " + format_bytes(budget);
   text += " on " + device;
-  text += fmt::format("\n  live {} in {} buffers, cached {}, peak {}; {}", format_bytes(live_bytes), live_count,
-                      format_bytes(cached_bytes), format_bytes(peak_bytes), blame(*this));
+  text += fmt::format("\n  live {} in {} {}, cached {}, peak {}; {}", format_bytes(live_bytes), live_count,
+                      live_count == 1 ? "buffer" : "buffers", format_bytes(cached_bytes), format_bytes(peak_bytes),
+                      blame(*this));
   if (!holders.empty()) {
     text += "\n  largest:";
     for (std::size_t i = 0; i < holders.size() && i < 3; ++i) {
