@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,11 @@ void bind_device(nb::module_& module);
 void bind_buffer(nb::module_& module);
 void bind_dlpack(nb::class_<Buffer>& buffer, nb::module_& module);
 void bind_weights(nb::module_& module);
+void bind_allocators(nb::module_& module);
 void bind_plan(nb::module_& module);
+void bind_arena(nb::module_& module);
+void bind_schedule(nb::module_& module);
+void bind_buffer_pool(nb::module_& module);
 
 // A Python exception of the right kind, with `code` as an attribute.
 [[noreturn]] void raise(const Error& error);
@@ -46,6 +51,22 @@ class HostBytes {
 
  private:
   Py_buffer view_{};
+};
+
+// A Python object that C++ may copy and drop on any thread, with or without the interpreter lock.
+class AnyThreadObject {
+ public:
+  explicit AnyThreadObject(nb::handle object)
+      : object_(new nb::object(nb::borrow(object)), [](nb::object* held) {
+          if (Py_IsInitialized() == 0) return;
+          const nb::gil_scoped_acquire acquire;
+          delete held;
+        }) {}
+  // Requires: the interpreter lock.
+  const nb::object& get() const noexcept { return *object_; }
+
+ private:
+  std::shared_ptr<nb::object> object_;
 };
 
 // Runs `work` without the interpreter lock.

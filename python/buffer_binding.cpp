@@ -1,11 +1,10 @@
-#include "berth/buffer.h"
-
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cstring>
 
+#include "berth/buffer.h"
 #include "bindings.h"
 
 namespace berth::python {
@@ -153,7 +152,8 @@ nb::object item(const Buffer& buffer) {
 }  // namespace
 
 HostBytes::HostBytes(nb::handle object, bool writable) {
-  if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) != 0) throw nb::python_error();
+  if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) != 0)
+    throw nb::python_error();
 }
 
 DType dtype_from(nb::handle object) {
@@ -208,23 +208,31 @@ void bind_buffer(nb::module_& module) {
   buffer.def(
       "__init__",
       [](Buffer* self, nb::handle shape, nb::handle dtype, nb::handle where, const std::optional<std::string>& label,
-         bool zero, bool lazy, std::size_t alignment) {
-        new (self) Buffer(make(shape, dtype, where, label, zero, lazy, alignment));
-      },
+         bool zero, bool lazy,
+         std::size_t alignment) { new (self) Buffer(make(shape, dtype, where, label, zero, lazy, alignment)); },
       nb::arg("shape"), nb::arg("dtype") = "f32", nb::arg("device") = "CPU", nb::kw_only(),
       nb::arg("label").none() = nb::none(), nb::arg("zero") = false, nb::arg("lazy") = false, nb::arg("alignment") = 64,
       "Allocates now, or at first use when lazy. MemoryError says why and what would help.");
 
-  buffer.def_prop_ro("id", [](const Buffer& self) { return self.id(); }, "Unique to this handle; never reused.")
-      .def_prop_ro("storage_id", [](const Buffer& self) { return self.storage_id(); }, "Equal for all views of one storage.")
-      .def_prop_ro("dtype", [](const Buffer& self) { return std::string(name(self.dtype())); }, "Such as 'f32'.")
-      .def_prop_ro("shape", [](const Buffer& self) { return shape_tuple(self.shape()); },
-                   nb::sig("def shape(self) -> tuple[int, ...]"), "Extents, outermost first.")
+  buffer
+      .def_prop_ro(
+          "id", [](const Buffer& self) { return self.id(); }, "Unique to this handle; never reused.")
+      .def_prop_ro(
+          "storage_id", [](const Buffer& self) { return self.storage_id(); }, "Equal for all views of one storage.")
+      .def_prop_ro(
+          "dtype", [](const Buffer& self) { return std::string(name(self.dtype())); }, "Such as 'f32'.")
+      .def_prop_ro(
+          "shape", [](const Buffer& self) { return shape_tuple(self.shape()); },
+          nb::sig("def shape(self) -> tuple[int, ...]"), "Extents, outermost first.")
       .def_prop_ro("ndim", [](const Buffer& self) { return self.shape().rank(); })
-      .def_prop_ro("size", [](const Buffer& self) { return self.element_count(); }, "Elements.")
-      .def_prop_ro("nbytes", [](const Buffer& self) { return self.size(); }, "Bytes of this window.")
-      .def_prop_ro("total_nbytes", [](const Buffer& self) { return self.total_size(); }, "Bytes of the whole storage.")
-      .def_prop_ro("byte_offset", [](const Buffer& self) { return self.byte_offset(); }, "Of the window in its storage.")
+      .def_prop_ro(
+          "size", [](const Buffer& self) { return self.element_count(); }, "Elements.")
+      .def_prop_ro(
+          "nbytes", [](const Buffer& self) { return self.size(); }, "Bytes of this window.")
+      .def_prop_ro(
+          "total_nbytes", [](const Buffer& self) { return self.total_size(); }, "Bytes of the whole storage.")
+      .def_prop_ro(
+          "byte_offset", [](const Buffer& self) { return self.byte_offset(); }, "Of the window in its storage.")
       .def_prop_ro("device", [](const Buffer& self) { return std::string(live(self).device().name()); })
       .def_prop_ro("label", [](const Buffer& self) { return std::string(self.label().text()); })
       .def_prop_ro("is_allocated", &Buffer::is_allocated)
@@ -242,7 +250,9 @@ void bind_buffer(nb::module_& module) {
   buffer
       .def(
           "view",
-          [](const Buffer& self, std::size_t offset, std::size_t nbytes) { return live(self).view(offset, nbytes).value(); },
+          [](const Buffer& self, std::size_t offset, std::size_t nbytes) {
+            return live(self).view(offset, nbytes).value();
+          },
           nb::arg("offset"), nb::arg("nbytes"), "Bytes [offset, offset + nbytes) of this window: no copy, its own id.")
       .def(
           "view_as",
@@ -251,7 +261,8 @@ void bind_buffer(nb::module_& module) {
           },
           nb::arg("dtype"), nb::arg("shape"), nb::arg("offset") = 0, "The same bytes as another dtype and shape.")
       .def(
-          "reshape", [](const Buffer& self, nb::handle shape) { return live(self).with_shape(shape_from(shape)).value(); },
+          "reshape",
+          [](const Buffer& self, nb::handle shape) { return live(self).with_shape(shape_from(shape)).value(); },
           nb::arg("shape"), "The same window in another shape of as many elements.")
       .def(
           "copyin",
@@ -289,7 +300,8 @@ void bind_buffer(nb::module_& module) {
           [](const Buffer& self, nb::handle where) {
             const AllocatorPtr allocator = allocator_from(where);
             return released([&]() -> Result<Buffer> {
-                     auto target = Buffer::allocate(allocator, live(self).dtype(), self.shape(), {.label = self.label()});
+                     auto target =
+                         Buffer::allocate(allocator, live(self).dtype(), self.shape(), {.label = self.label()});
                      if (!target) return target;
                      if (auto done = target->copy_from(self); !done) return done.error();
                      return target;
@@ -298,6 +310,20 @@ void bind_buffer(nb::module_& module) {
           },
           nb::arg("device"), "A copy on another device (or the same).")
       .def("item", &item, "The only element, as a Python number.")
+      .def(
+          "numpy", [](nb::handle self) { return nb::module_::import_("berth._dtypes").attr("array_of")(self); },
+          nb::sig("def numpy(self) -> object"),
+          "A NumPy array over the same memory; it keeps the memory alive. TypeError for types NumPy cannot hold.\n\n"
+          ">>> import berth\n"
+          ">>> berth.Buffer(3, 'i32', zero=True).numpy()\n"
+          "array([0, 0, 0], dtype=int32)")
+      .def(
+          "__array__",
+          [](nb::handle self, nb::handle dtype, nb::handle copy) {
+            return nb::module_::import_("berth._dtypes").attr("array_of")(self, dtype, copy);
+          },
+          nb::arg("dtype").none() = nb::none(), nb::arg("copy").none() = nb::none(),
+          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> object"))
       .def(
           "synchronize", [](const Buffer& self) { released([&] { return live(self).synchronize(); }).value(); },
           "Waits for all work on the device.")

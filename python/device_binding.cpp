@@ -1,22 +1,22 @@
-#include "berth/device.h"
-
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "berth/device.h"
 #include "bindings.h"
 
 namespace berth::python {
 
 AllocatorPtr allocator_from(nb::handle object) {
   if (nb::isinstance<nb::str>(object)) return device(nb::cast<std::string>(object)).value();
-  if (nb::isinstance<Device>(object)) return nb::cast<DevicePtr>(object);
-  throw nb::type_error("a device is a name such as \"CPU\" or \"CUDA:0\", or a berth.Device");
+  if (nb::isinstance<Allocator>(object)) return nb::cast<AllocatorPtr>(object);
+  throw nb::type_error("a device is a name such as \"CPU\" or \"CUDA:0\", a berth.Device or an allocator around one");
 }
 
 void bind_device(nb::module_& module) {
-  nb::class_<Device>(module, "Device", "A backend: where buffers live. Get one with berth.device(name).")
-      .def_prop_ro("name", [](const Device& self) { return std::string(self.name()); }, "Such as 'CPU' or 'CUDA:1'.")
+  nb::class_<Device, Allocator>(module, "Device", "A backend: where buffers live. Get one with berth.device(name).")
+      .def_prop_ro(
+          "name", [](const Device& self) { return std::string(self.name()); }, "Such as 'CPU' or 'CUDA:1'.")
       .def_prop_ro("description", &Device::description, "What the driver calls it.")
       .def(
           "counters",
@@ -75,8 +75,7 @@ void bind_device(nb::module_& module) {
         }
         return rows;
       },
-      nb::sig("def devices() -> list[dict[str, object]]"),
-      "Every device that this build knows, available or why not.");
+      nb::sig("def devices() -> list[dict[str, object]]"), "Every device that this build knows, available or why not.");
 }
 
 }  // namespace berth::python

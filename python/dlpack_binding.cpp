@@ -1,7 +1,6 @@
-#include "berth/dlpack.h"
-
 #include <nanobind/stl/optional.h>
 
+#include "berth/dlpack.h"
 #include "bindings.h"
 
 namespace berth::python {
@@ -22,9 +21,8 @@ nb::object to_capsule(const Buffer& buffer, bool versioned) {
   PyObject* capsule;
   if (versioned) {
     auto* managed = dlpack::export_buffer(buffer).value();
-    capsule = PyCapsule_New(managed, kVersionedName, [](PyObject* self) {
-      drop_capsule<dlpack::ManagedTensorVersioned>(self, kVersionedName);
-    });
+    capsule = PyCapsule_New(managed, kVersionedName,
+                            [](PyObject* self) { drop_capsule<dlpack::ManagedTensorVersioned>(self, kVersionedName); });
     if (capsule == nullptr) managed->deleter(managed);
   } else {
     auto exported = dlpack::export_buffer_legacy(buffer);
@@ -33,8 +31,7 @@ nb::object to_capsule(const Buffer& buffer, bool versioned) {
       throw nb::python_error();
     }
     auto* managed = *exported;
-    capsule = PyCapsule_New(managed, kName,
-                            [](PyObject* self) { drop_capsule<dlpack::ManagedTensor>(self, kName); });
+    capsule = PyCapsule_New(managed, kName, [](PyObject* self) { drop_capsule<dlpack::ManagedTensor>(self, kName); });
     if (capsule == nullptr) managed->deleter(managed);
   }
   if (capsule == nullptr) throw nb::python_error();

@@ -1,5 +1,5 @@
-#include "bindings.h"
 #include "berth/result.h"
+#include "bindings.h"
 
 namespace berth::python {
 namespace {

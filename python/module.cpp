@@ -5,7 +5,12 @@ NB_MODULE(_berth, module) {
   module.attr("__version__") = BERTH_VERSION;
   using namespace berth::python;
   bind_errors(module);
+  bind_allocators(module);
   bind_device(module);
   bind_buffer(module);
   bind_weights(module);
+  bind_plan(module);
+  bind_arena(module);
+  bind_schedule(module);
+  bind_buffer_pool(module);
 }

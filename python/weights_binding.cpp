@@ -1,5 +1,3 @@
-#include "berth/weights.h"
-
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -7,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "berth/save_weights.h"
+#include "berth/weights.h"
 #include "bindings.h"
 
 namespace berth::python {
@@ -51,7 +50,8 @@ void add_value(Metadata& metadata, const std::string& key, nb::handle value) {
     return metadata.add(key, number).value();
   }
   if (!nb::isinstance<nb::list>(value) && !nb::isinstance<nb::tuple>(value))
-    throw nb::type_error(("metadata \"" + key + "\" must be a str, bool, int, float or a list of one of these").c_str());
+    throw nb::type_error(
+        ("metadata \"" + key + "\" must be a str, bool, int, float or a list of one of these").c_str());
   const nb::object first = nb::len(value) == 0 ? nb::object(nb::str("")) : nb::object(value[0]);
   if (nb::isinstance<nb::str>(first)) {
     const auto all = nb::cast<std::vector<std::string>>(value);
@@ -156,22 +156,22 @@ void save(const std::string& path, nb::dict tensors, nb::handle metadata, nb::ha
   const SaveOptions options{.progress = reported.callback()};
   const bool gguf = path.ends_with(".gguf");
   if (!gguf && !path.ends_with(".safetensors")) throw nb::value_error("the path must end with .safetensors or .gguf");
-  reported.finish(released([&] {
-    return gguf ? save_gguf(path, buffers, all, options) : save_safetensors(path, buffers, all, options);
-  }));
+  reported.finish(released(
+      [&] { return gguf ? save_gguf(path, buffers, all, options) : save_safetensors(path, buffers, all, options); }));
 }
 
 }  // namespace
 
 void bind_weights(nb::module_& module) {
   nb::class_<WeightFile>(module, "WeightFile", "An open weight file: a mapping from names to zero-copy buffers.")
-      .def("__getitem__",
-           [](const WeightFile& self, std::string_view name) {
-             const TensorInfo* info = self.find(name);
-             if (info == nullptr) no_tensor(self, name);
-             return self.tensor(*info).value();
-           },
-           "The tensor as a read-only view of the mapped file; nothing is read until it is touched.")
+      .def(
+          "__getitem__",
+          [](const WeightFile& self, std::string_view name) {
+            const TensorInfo* info = self.find(name);
+            if (info == nullptr) no_tensor(self, name);
+            return self.tensor(*info).value();
+          },
+          "The tensor as a read-only view of the mapped file; nothing is read until it is touched.")
       .def("__len__", [](const WeightFile& self) { return self.tensors().size(); })
       .def("__contains__", [](const WeightFile& self, std::string_view name) { return self.find(name) != nullptr; })
       .def("__contains__", [](const WeightFile&, nb::handle) { return false; })
@@ -182,10 +182,23 @@ void bind_weights(nb::module_& module) {
             if (names == nullptr) throw nb::python_error();
             const nb::object owned = nb::steal(names);
             Py_ssize_t at = 0;
-            for (const TensorInfo& info : self.tensors()) PyList_SET_ITEM(names, at++, text_of(info.name).release().ptr());
+            for (const TensorInfo& info : self.tensors())
+              PyList_SET_ITEM(names, at++, text_of(info.name).release().ptr());
             return owned;
           },
           nb::sig("def keys(self) -> list[str]"), "Names, in the order of their bytes in the file.")
+      .def(
+          "__iter__", [](nb::handle self) { return nb::iter(self.attr("keys")()); },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[str]"))
+      .def(
+          "items",
+          [](const WeightFile& self) {
+            nb::list all;
+            for (const TensorInfo& info : self.tensors())
+              all.append(nb::make_tuple(text_of(info.name), self.tensor(info).value()));
+            return all;
+          },
+          nb::sig("def items(self) -> list[tuple[str, Buffer]]"), "Names with their zero-copy buffers.")
       .def(
           "info",
           [](const WeightFile& self, std::string_view name) {
@@ -210,9 +223,9 @@ void bind_weights(nb::module_& module) {
           },
           nb::sig("def metadata(self) -> dict[str, object]"), "All metadata as Python values.")
       .def_prop_ro("format", [](const WeightFile& self) { return std::string(name(self.format())); })
-      .def_prop_ro("files", [](const WeightFile& self) {
-        return std::vector<std::string>(self.files().begin(), self.files().end());
-      })
+      .def_prop_ro(
+          "files",
+          [](const WeightFile& self) { return std::vector<std::string>(self.files().begin(), self.files().end()); })
       .def_prop_ro("nbytes", &WeightFile::total_bytes, "Sum over all tensors.")
       .def("load", &load, nb::arg("names").none() = nb::none(), nb::arg("device") = "CPU", nb::kw_only(),
            nb::arg("threads") = 0, nb::arg("direct") = false, nb::arg("progress").none() = nb::none(),
@@ -232,7 +245,8 @@ void bind_weights(nb::module_& module) {
           },
           nb::arg("name"), nb::arg("axis"), nb::arg("begin"), nb::arg("end"), nb::arg("device") = "CPU",
           "Indices [begin, end) of one axis of a tensor, reading only their bytes.")
-      .def("close", [](WeightFile& self) { self = WeightFile(); }, "Closes the file; buffers from it stay good.")
+      .def(
+          "close", [](WeightFile& self) { self = WeightFile(); }, "Closes the file; buffers from it stay good.")
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
       .def("__exit__", [](WeightFile& self, nb::args) { self = WeightFile(); })
       .def("__repr__", [](const WeightFile& self) {

@@ -21,8 +21,19 @@ from __future__ import annotations
 import os as _os
 
 from ._berth import (  # noqa: F401
+    Allocator,
+    Arena,
     Buffer,
+    BufferPool,
     Device,
+    Limit,
+    Node,
+    Plan,
+    Pool,
+    Schedule,
+    ScheduleBuilder,
+    Stats,
+    StepRun,
     WeightFile,
     __version__,
     device,
@@ -30,12 +41,17 @@ from ._berth import (  # noqa: F401
     dtype_info,
     dtypes,
     from_dlpack,
+    limit,
+    plan,
+    pool,
+    stats,
 )
-from . import _berth, _dtypes
+from . import _berth
 
 __all__ = [
-    "Buffer", "Device", "WeightFile", "convert", "device", "devices", "dtype_info", "dtypes", "from_dlpack",
-    "load", "open", "save",
+    "Allocator", "Arena", "Buffer", "BufferPool", "Device", "Limit", "Node", "Plan", "Pool", "Schedule",
+    "ScheduleBuilder", "Stats", "StepRun", "WeightFile", "convert", "device", "devices", "dtype_info", "dtypes",
+    "from_dlpack", "limit", "load", "open", "plan", "pool", "save", "stats",
 ]
 
 
@@ -68,31 +84,3 @@ def save(path, tensors, metadata=None, progress=None) -> None:
 def convert(source, target, progress=None) -> None:
     """Writes a weight file in the format that `target` ends with."""
     _berth._convert(_os.fspath(source), _os.fspath(target), progress)
-
-
-def _numpy(self):
-    """A NumPy array over the same memory; it keeps the memory alive. TypeError for types that NumPy cannot hold.
-
-    >>> import berth
-    >>> berth.Buffer(3, "i32", zero=True).numpy()
-    array([0, 0, 0], dtype=int32)
-    """
-    import numpy
-
-    dtype = _dtypes.numpy_dtype(self.dtype)
-    array = numpy.asarray(memoryview(self))
-    return array if array.dtype == dtype else array.view(dtype).reshape(self.shape)
-
-
-def _array(self, dtype=None, copy=None):
-    array = self.numpy()
-    if dtype is not None and array.dtype != dtype:
-        return array.astype(dtype)
-    return array.copy() if copy else array
-
-
-Buffer.numpy = _numpy
-Buffer.__array__ = _array
-WeightFile.__iter__ = lambda self: iter(self.keys())
-WeightFile.items = lambda self: ((name, self[name]) for name in self.keys())
-WeightFile.values = lambda self: (self[name] for name in self.keys())

@@ -12,7 +12,8 @@ namespace {
 // One clause that tells the reader what to blame.
 std::string blame(const OutOfMemory& report) {
   switch (report.cause) {
-    case OutOfMemory::Cause::kCapacity: return "the device has no more memory";
+    case OutOfMemory::Cause::kCapacity:
+      return "the device has no more memory" + (report.driver.empty() ? "" : " (" + report.driver + ")");
     case OutOfMemory::Cause::kBudget: return "it is the budget, not fragmentation";
     case OutOfMemory::Cause::kFragmentation:
       return fmt::format("it is fragmentation: the largest free piece is {}", format_bytes(report.largest_free));
@@ -66,12 +67,13 @@ std::string OutOfMemory::to_string() const {
 }
 
 Error out_of_memory(OutOfMemory::Cause cause, const Allocator& refusing, const BlockSpec& spec, std::size_t budget,
-                    std::size_t charged) {
+                    std::size_t charged, std::string driver) {
   auto report = std::make_shared<OutOfMemory>();
   report->cause = cause;
   report->asked = spec.bytes;
   report->label = spec.label;
   report->budget = budget;
+  report->driver = std::move(driver);
   refusing.explain(*report);
   std::size_t missing = std::max(charged, spec.bytes);
   if (budget > 0) {

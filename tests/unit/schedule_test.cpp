@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "berth/arena.h"
+#include "core/thread_handoff.h"
 
 namespace berth {
 namespace {
@@ -255,13 +256,20 @@ TEST_F(ScheduleLanes, RunsEachOfThousandsOfReadyStepsOnce) {
   }
 }
 
+int handed_to_loop = 0;  // only its address is used
+
 TEST_F(ScheduleLanes, RunsStepsThatAreParallelThemselves) {
   ScheduleBuilder builder;
   std::atomic<int> sum{0};
   for (int i = 0; i < 50; ++i)
     builder.add_step({.after = i < 5 ? std::vector<StepId>{} : std::vector<StepId>{static_cast<StepId>(i - 5)},
                       .run = [&](const StepRun&) -> Result<void> {
-                        tbb::parallel_for(0, 100, [&](int) { sum.fetch_add(1, std::memory_order_relaxed); });
+                        const auto count = [&](int) {
+                          take_over(&handed_to_loop);
+                          sum.fetch_add(1, std::memory_order_relaxed);
+                        };
+                        hand_over(&handed_to_loop);
+                        tbb::parallel_for(0, 100, count);
                         return {};
                       }});
   const Schedule schedule = builder.build().value();
