@@ -7,9 +7,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   berth::cli::add_devices_command(app, exit_code);
+  berth::cli::add_replay_command(app, exit_code);
   berth::cli::add_plan_command(app, exit_code);
   berth::cli::add_inspect_command(app, exit_code);
   berth::cli::add_convert_command(app, exit_code);
+  berth::cli::add_run_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

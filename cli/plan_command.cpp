@@ -271,7 +271,12 @@ int run(const Arguments& arguments) {
       if (const auto done = write_text(arguments.json, json_of(found.error(), table->problem)); !done)
         return complain(done.error().message(), kBadInput);
     }
-    return complain(found.error().message(), code);
+    std::string text = found.error().message();
+    // Sizes in the sentence are rounded; these are not.
+    if (const auto bound = plan_lower_bound(table->problem); bound && table->problem.capacity)
+      text += fmt::format(" (lower bound {} bytes, capacity {} bytes)", with_thousands(*bound),
+                          with_thousands(*table->problem.capacity));
+    return complain(text, code);
   }
   if (talk) {
     print_summary(*table, *found);

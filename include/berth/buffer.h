@@ -31,7 +31,8 @@ struct BufferOptions {
   std::size_t alignment = 64;  // at least this; a power of two
   Usage usage = Usage::kDefault;
   HostAccess host = HostAccess::kPreferred;
-  bool zero = false;  // fresh memory is undefined unless asked
+  bool zero = false;     // fresh memory is undefined unless asked
+  std::uint16_t on = 0;  // line() of the queue that will use it first, if known: see BlockSpec::on
 };
 
 class Buffer {

@@ -26,7 +26,7 @@ namespace berth {
 
 struct PoolOptions {
   // The most that may be held without being live. Past it, blocks go back to the layer below.
-  std::size_t max_cached_bytes = std::size_t{256} << 20;
+  std::size_t max_cached_bytes = std::size_t{1} << 30;
   // Larger blocks are neither rounded nor cached.
   std::size_t max_block_bytes = std::size_t{256} << 20;
   // The most that may be taken from below, live and cached together, in rounded sizes. 0: no budget.
@@ -59,9 +59,10 @@ class Pool : public AllocatorAdaptor {
   //
   // release() of a block that is not live here (returned twice, or another pool's) changes nothing and is counted.
 
+  // O(blocks).
   virtual PoolCounters counters() const noexcept = 0;
 
-  // What belongs to one tag: counted, and given back together. O(threads).
+  // What belongs to one tag: counted, and given back together. O(blocks).
   virtual PoolCounters counters(Name tag) const noexcept = 0;
   virtual std::size_t trim_tag(Name tag) noexcept = 0;
 

@@ -74,6 +74,7 @@ Result<Buffer> Buffer::make(AllocatorPtr allocator, DType dtype, const Shape& sh
                        .usage = options.usage,
                        .host = options.host,
                        .zero = options.zero,
+                       .on = options.on,
                        .label = options.label,
                        .tag = options.tag};
   return Buffer(Storage::make_lazy(std::move(allocator), spec, site), 0, bytes, dtype, shape);

@@ -2,6 +2,9 @@
 // looks at the whole structure is in pool_check.cpp.
 #pragma once
 
+#include <bit>
+#include <cstddef>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -35,11 +38,13 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   using Lock = std::lock_guard<std::mutex>;
 
   // --- Without the mutex ---
-  ThreadCache* this_thread() noexcept;
-  Block hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
+  ThreadCache* find_cache() noexcept;
+  void hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
   void take_in(PoolNode& node) noexcept;
   Result<Block> allocate_slowly(const BlockSpec& spec);
   Result<Block> allocate_below(const BlockSpec& spec, std::size_t bytes, std::uint16_t size_class);
+  Result<Block> finish_slowly(ThreadCache& cache, CachedGroup& group, PoolNode& node, const BlockSpec& spec);
+  void refuse(const Block& block) noexcept;
   void release_slowly(PoolNode& node, Timepoint last_use) noexcept;
   Result<void> reserve(const BlockSpec& spec, std::size_t bytes);
   Result<void> zero(const PoolNode& node, const BlockSpec& spec);
@@ -58,13 +63,15 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   void count(ThreadCache* cache, CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
   void raise_peaks(ThreadCache* cache, CachedGroup* group, std::uint16_t number) noexcept;
   void share_half(ThreadCache& cache, Bin& bin, std::uint16_t number, unsigned size_class) noexcept;
-  bool make_room(ThreadCache* cache, std::size_t bytes, PoolNode*& leaving) noexcept;
+  bool make_room(std::size_t bytes, PoolNode*& leaving) noexcept;
   void leave(PoolNode* node, PoolNode*& leaving) const noexcept;
   std::size_t take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
   std::size_t take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
   template <class Visit>
   void with_all_caches(const Visit& visit) const noexcept;
-  std::int64_t live_of(const Name* tag, bool count) const noexcept;
+  std::int64_t live_of(const Name* tag) const noexcept;
+  PoolCounters count_all(const Name* tag) const noexcept;
+  void share_all(ThreadCache& cache) noexcept;
   std::size_t cached_of(const Name* tag) const noexcept;
   Result<void> check_locked() const;
 
@@ -86,9 +93,26 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   unsigned slow_calls_ = 0;
 };
 
+// The block as the user gets it. Put together in two registers: a block that is written in small pieces and copied
+// as a whole right after makes the processor wait for each of its halves, which is half the price of a hit.
+inline Block live_block(const PoolNode& node, const BlockSpec& spec) noexcept {
+  using Half = std::uint64_t __attribute__((vector_size(16)));
+  struct Halves {
+    Half first, second;
+  };
+  static_assert(sizeof(Halves) == sizeof(Block) && std::endian::native == std::endian::little);
+  static_assert(offsetof(Block, host) == 8 && offsetof(Block, bytes) == 16 && offsetof(Block, key) == 24 &&
+                offsetof(Block, label) == 28 && offsetof(Block, flags) == 30);
+  Halves halves;
+  std::memcpy(&halves.first, &node.inner, sizeof(Half));
+  const std::uint64_t flags_and_usage =
+      static_cast<std::uint64_t>(node.inner.usage) << 56 | static_cast<std::uint64_t>(node.inner.flags) << 48;
+  halves.second = Half{spec.bytes, flags_and_usage | static_cast<std::uint64_t>(spec.label.id()) << 32 | node.key};
+  return std::bit_cast<Block>(halves);
+}
+
 // Makes a cached node live. The caller took it out of its bin.
-inline Block CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
-  ++node.generation;
+inline void CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
   node.word.store(spec.bytes, std::memory_order_relaxed);
   node.label.store(spec.label.id(), std::memory_order_relaxed);
   node.state.store(NodeState::kLive, std::memory_order_relaxed);
@@ -99,13 +123,6 @@ inline Block CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexce
       asan_poison(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
     }
   }
-  return {.handle = node.inner.handle,
-          .host = node.inner.host,
-          .bytes = spec.bytes,
-          .key = NodeTable::key(node),
-          .label = spec.label.id(),
-          .flags = node.inner.flags,
-          .usage = node.inner.usage};
 }
 
 // Makes a live node cached. The caller puts it into a bin.
@@ -119,6 +136,7 @@ inline void CachingPool::take_in(PoolNode& node) noexcept {
       asan_poison(node.inner.host, node.inner.bytes);
     }
   }
+  NodeTable::make_key_old(node);
   node.word.store(0, std::memory_order_relaxed);
   node.state.store(NodeState::kCached, std::memory_order_relaxed);
 }

@@ -8,19 +8,28 @@
 #include <optional>
 #include <vector>
 
+#include "core/thread_handoff.h"
+
 namespace berth {
 namespace {
 
 // Pieces of whole huge pages, so that no two threads fault the same one.
 constexpr std::size_t kPiece = std::size_t{2} << 20;
 
+int handed_to_pieces = 0, handed_back = 0;  // only their addresses are used
+
 template <class Body>
 void parallel_pieces(std::size_t bytes, const Body& body) {
   const std::size_t pieces = (bytes + kPiece - 1) / kPiece;
-  tbb::parallel_for(tbb::blocked_range<std::size_t>(0, pieces, 4), [&](const tbb::blocked_range<std::size_t>& range) {
+  const auto some = [&](const tbb::blocked_range<std::size_t>& range) {
+    take_over(&handed_to_pieces);
     const std::size_t begin = range.begin() * kPiece;
     body(begin, std::min(bytes, range.end() * kPiece) - begin);
-  });
+    hand_over(&handed_back);
+  };
+  hand_over(&handed_to_pieces);
+  tbb::parallel_for(tbb::blocked_range<std::size_t>(0, pieces, 4), some);
+  take_over(&handed_back);
 }
 
 }  // namespace

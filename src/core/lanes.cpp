@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/thread_handoff.h"
+
 namespace berth {
 namespace {
 
@@ -44,7 +46,9 @@ StepGraph::StepGraph(std::uint32_t step_count, std::uint32_t node_count, std::sp
 // Kept alive by late tasks; they touch the graph only after passing the gate.
 struct Lanes::Shared {
   explicit Shared(const StepGraph& steps)
-      : graph(&steps), pending(steps.nodes), failed_before(steps.nodes), ready(steps.steps + kMost) {}
+      : graph(&steps), pending(steps.nodes), failed_before(steps.nodes), ready(steps.steps + kMost) {
+    for (auto& place : ready) place.store(kEmpty, std::memory_order_relaxed);
+  }
 
   const StepGraph* graph;
   std::vector<std::atomic<std::uint32_t>> pending;       // predecessors that are not done
@@ -67,7 +71,8 @@ struct Lanes::Shared {
   void prepare() {
     for (std::uint32_t node = 0; node < graph->nodes; ++node)
       pending[node].store(graph->waits_for[node], std::memory_order_relaxed);
-    const std::uint32_t used = std::min<std::uint32_t>(static_cast<std::uint32_t>(ready.size()), tail.load() + kMost);
+    // Only what the last run used: steps that became ready one after the other never entered the list.
+    const std::uint32_t used = tail.load() + kMost;
     for (std::uint32_t i = 0; i < used; ++i) ready[i].store(kEmpty, std::memory_order_relaxed);
     if (any_failed.load())
       for (auto& mark : failed_before) mark.store(0, std::memory_order_relaxed);
@@ -165,6 +170,39 @@ struct Lanes::Shared {
   }
 };
 
+namespace {
+
+int handed_to_tasks = 0;  // only its address is used
+
+// First and last of a task: its memory comes from other threads' tasks and goes back to them.
+struct TaskMemory {
+  TaskMemory() noexcept { take_over(&handed_to_tasks); }
+  TaskMemory(const TaskMemory&) noexcept : TaskMemory() {}
+  ~TaskMemory() { hand_over(&handed_to_tasks); }
+};
+
+}  // namespace
+
+class Lanes::Task : TaskMemory {
+ public:
+  Task(std::shared_ptr<Shared> shared, std::uint64_t run, std::uint32_t lane) noexcept
+      : shared_(std::move(shared)), run_(run), lane_(lane) {
+    hand_over(&handed_to_tasks);
+  }
+  Task(const Task& other) noexcept : TaskMemory(), shared_(other.shared_), run_(other.run_), lane_(other.lane_) {
+    hand_over(&handed_to_tasks);
+  }
+  void operator()() const {
+    take_over(&handed_to_tasks);
+    shared_->visit(run_, lane_);
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  std::uint64_t run_;
+  std::uint32_t lane_;
+};
+
 Lanes::Lanes(const StepGraph& graph) : shared_(std::make_shared<Shared>(graph)) {}
 Lanes::~Lanes() = default;
 
@@ -187,8 +225,7 @@ void Lanes::run(std::uint32_t lanes, Execute execute, void* context) {
     }
     shared.open_run.store(run, std::memory_order_seq_cst);
     try {
-      for (std::uint32_t lane = 1; lane < lanes; ++lane)
-        shared.arena.enqueue([late = shared_, run, lane] { late->visit(run, lane); });
+      for (std::uint32_t lane = 1; lane < lanes; ++lane) shared.arena.enqueue(Task(shared_, run, lane));
     } catch (const std::exception&) {
       // No memory for more tasks: the lanes that there are do the work.
     }

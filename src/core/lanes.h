@@ -45,6 +45,7 @@ class Lanes {
 
  private:
   struct Shared;
+  class Task;
   std::shared_ptr<Shared> shared_;
 };
 

@@ -1,7 +1,6 @@
 #include "berth/pool.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "core/caching_pool.h"
 
@@ -36,6 +35,11 @@ struct CachesOfThread {
 };
 thread_local CachesOfThread caches_of_thread;
 
+// std::has_single_bit counts bits, which the baseline instruction set has no instruction for.
+constexpr bool is_power_of_two(std::size_t value) noexcept {
+  return value != 0 && (value & (value - 1)) == 0;
+}
+
 std::uint64_t next_pool_id() noexcept {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -53,21 +57,18 @@ std::shared_ptr<Pool> pool(AllocatorPtr inner, PoolOptions options) {
   return std::make_shared<CachingPool>(std::move(inner), std::move(options));
 }
 
-ThreadCache* CachingPool::this_thread() noexcept {
-  Recent& slot = recent[id_ % kRecent];
-  if (slot.pool == id_) [[likely]]
-    return slot.cache;
+ThreadCache* CachingPool::find_cache() noexcept {
   if (thread_ends) return nullptr;
   for (const auto& entry : caches_of_thread.entries)
     if (entry.id == id_) {
-      slot = {id_, entry.cache.get()};
-      return slot.cache;
+      recent[id_ % kRecent] = {id_, entry.cache.get()};
+      return entry.cache.get();
     }
   return nullptr;
 }
 
 ThreadCache* CachingPool::own_cache() noexcept {
-  if (ThreadCache* cache = this_thread()) return cache;
+  if (ThreadCache* cache = find_cache()) return cache;
   if (thread_ends) return nullptr;
   try {
     auto& entries = caches_of_thread.entries;
@@ -80,41 +81,48 @@ ThreadCache* CachingPool::own_cache() noexcept {
   } catch (...) {
     return nullptr;  // without a cache of its own the thread uses the shared blocks
   }
-  return this_thread();
+  return find_cache();
 }
 
+// The hot paths make no calls but in the last place, so that they save no registers.
+
 Result<Block> CachingPool::allocate(const BlockSpec& spec) {
-  ThreadCache* const cache = this_thread();
+  const Recent& slot = recent[id_ % kRecent];
   // Zero bytes wrap around and go the slow way.
-  if (spec.bytes - 1 >= largest_ || !std::has_single_bit(spec.alignment) || cache == nullptr || !cache->lock.enter())
-      [[unlikely]]
+  if (slot.pool != id_ || spec.bytes - 1 >= largest_ || !is_power_of_two(spec.alignment)) [[unlikely]]
     return allocate_slowly(spec);
-  const std::uint32_t options = pack_options(spec);
-  const ThreadCache::Memo& memo = cache->memos[(spec.tag.id() ^ static_cast<unsigned>(spec.usage)) % 4];
-  if (memo.options != options || memo.alignment != std::max(spec.alignment, kLeastAlignment) || memo.group == nullptr)
-      [[unlikely]] {
-    cache->lock.leave();
+  ThreadCache& cache = *slot.cache;
+  if (!cache.lock.enter()) [[unlikely]]
+    return allocate_slowly(spec);
+  const ThreadCache::Memo& memo = cache.memos[(spec.tag.id() ^ static_cast<unsigned>(spec.usage)) % 4];
+  if (memo.options != pack_options(spec) || memo.alignment != std::max(spec.alignment, kLeastAlignment)) [[unlikely]] {
+    cache.lock.leave();
     return allocate_slowly(spec);
   }
   CachedGroup& group = *memo.group;
   Bin& bin = group.bins[size_class(spec.bytes)];
   if (bin.head == nullptr) [[unlikely]] {
-    cache->lock.leave();
+    cache.lock.leave();
     return allocate_slowly(spec);
   }
   PoolNode& node = *bin.pop();
   const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
-  cache->cached_bytes.add(-bytes);
-  cache->live_bytes.add(bytes);
-  cache->hits.add(1);
-  group.live_bytes.add(bytes);
-  group.live_count.add(1);
-  const Block block = hand_out(node, spec);
-  const bool higher = cache->live_bytes.get() > cache->height || group.live_bytes.get() > group.height;
-  cache->lock.leave();
-  if (higher) [[unlikely]]
-    note_height(*cache, group, node.group);
-  if (spec.zero) [[unlikely]]
+  const std::int64_t live = cache.live_bytes.add(bytes);
+  const std::int64_t group_live = group.live_bytes.add(bytes);
+  cache.hits.add(1);
+  hand_out(node, spec);
+  const bool ready = live <= cache.height && group_live <= group.height && !spec.zero;
+  cache.lock.leave();
+  if (!ready) [[unlikely]]
+    return finish_slowly(cache, group, node, spec);
+  return live_block(node, spec);
+}
+
+Result<Block> CachingPool::finish_slowly(ThreadCache& cache, CachedGroup& group, PoolNode& node,
+                                         const BlockSpec& spec) {
+  note_height(cache, group, node.group);
+  const Block block = live_block(node, spec);
+  if (spec.zero)
     if (auto zeroed = zero(node, spec); !zeroed) {
       release(block, {});
       return zeroed.error();
@@ -123,34 +131,33 @@ Result<Block> CachingPool::allocate(const BlockSpec& spec) {
 }
 
 void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
-  if (block.key == 0 && block.bytes == 0) return;
   PoolNode* const node = nodes_.find(block.key);
-  if (node == nullptr || node->state.load(std::memory_order_relaxed) != NodeState::kLive ||
-      NodeTable::key(*node) != block.key || node->inner.handle != block.handle) [[unlikely]] {
-    refused_releases_.fetch_add(1, std::memory_order_relaxed);
-    return;
+  if (node == nullptr || node->key != block.key || node->inner.handle != block.handle ||
+      node->state.load(std::memory_order_relaxed) != NodeState::kLive) [[unlikely]]
+    return refuse(block);
+  const Recent& slot = recent[id_ % kRecent];
+  if (slot.pool != id_ || last_use.bits != 0) [[unlikely]]
+    return release_slowly(*node, last_use);
+  ThreadCache& cache = *slot.cache;
+  if (!cache.lock.enter()) [[unlikely]]
+    return release_slowly(*node, last_use);
+  CachedGroup* const group = cache.group(node->group);
+  const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
+  if (group == nullptr || cache.live_bytes.get() - bytes < cache.floor ||
+      group->bins[node->size_class].count >= most_kept(node->size_class)) [[unlikely]] {
+    cache.lock.leave();
+    return release_slowly(*node, last_use);
   }
-  ThreadCache* const cache = this_thread();
-  if (cache != nullptr && (last_use.bits == 0 || is_reached(last_use)) && cache->lock.enter()) [[likely]] {
-    CachedGroup* const group = cache->group(node->group);
-    const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
-    if (group != nullptr && node->size_class != kUncached && cache->cached_bytes.get() + bytes <= cache->quota)
-        [[likely]] {
-      Bin& bin = group->bins[node->size_class];
-      if (bin.count < most_kept(node->size_class)) [[likely]] {
-        take_in(*node);
-        bin.push(node);
-        cache->cached_bytes.add(bytes);
-        cache->live_bytes.add(-bytes);
-        group->live_bytes.add(-bytes);
-        group->live_count.add(-1);
-        cache->lock.leave();
-        return;
-      }
-    }
-    cache->lock.leave();
-  }
-  release_slowly(*node, last_use);
+  take_in(*node);
+  group->bins[node->size_class].push(node);
+  cache.live_bytes.add(-bytes);
+  group->live_bytes.add(-bytes);
+  cache.lock.leave();
+}
+
+void CachingPool::refuse(const Block& block) noexcept {
+  if (block.key == 0 && block.bytes == 0) return;  // a block of no bytes
+  refused_releases_.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace berth

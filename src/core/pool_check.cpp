@@ -9,25 +9,28 @@
 namespace berth {
 
 std::size_t CachingPool::cached_of(const Name* tag) const noexcept {
-  std::int64_t sum = 0;
-  if (tag == nullptr) {
-    sum = shared_cached_;
-    for (const auto& cache : caches_) sum += cache->cached_bytes.get();
-    return static_cast<std::size_t>(std::max<std::int64_t>(sum, 0));
-  }
+  if (tag != nullptr) return count_all(tag).cached_bytes;
+  std::int64_t sum = shared_cached_;
+  for (const auto& cache : caches_) sum += cache->cached_bytes();
+  return static_cast<std::size_t>(std::max<std::int64_t>(sum, 0));
+}
+
+// What is live and cached, by looking at every block.
+PoolCounters CachingPool::count_all(const Name* tag) const noexcept {
+  PoolCounters result;
   nodes_.for_each([&](const PoolNode& node) {
-    if (node.state.load(std::memory_order_relaxed) == NodeState::kCached && groups_[node.group]->tag == *tag)
-      sum += static_cast<std::int64_t>(node.inner.bytes);
+    const NodeState state = node.state.load(std::memory_order_relaxed);
+    if (state != NodeState::kLive && state != NodeState::kCached) return;
+    if (tag != nullptr && groups_[node.group]->tag != *tag) return;
+    (state == NodeState::kLive ? result.live_bytes : result.cached_bytes) += node.inner.bytes;
+    result.live_count += state == NodeState::kLive;
   });
-  return static_cast<std::size_t>(sum);
+  return result;
 }
 
 PoolCounters CachingPool::counters() const noexcept {
   const Lock lock(mutex_);
-  PoolCounters result;
-  result.live_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, live_of(nullptr, false)));
-  result.live_count = static_cast<std::size_t>(std::max<std::int64_t>(0, live_of(nullptr, true)));
-  result.cached_bytes = cached_of(nullptr);
+  PoolCounters result = count_all(nullptr);
   result.peak_bytes = std::max(static_cast<std::size_t>(peak_), result.live_bytes);
   result.hits = retired_hits_;
   for (const auto& cache : caches_) result.hits += static_cast<std::uint64_t>(cache->hits.get());
@@ -38,10 +41,7 @@ PoolCounters CachingPool::counters() const noexcept {
 
 PoolCounters CachingPool::counters(Name tag) const noexcept {
   const Lock lock(mutex_);
-  PoolCounters result;
-  result.live_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, live_of(&tag, false)));
-  result.live_count = static_cast<std::size_t>(std::max<std::int64_t>(0, live_of(&tag, true)));
-  result.cached_bytes = cached_of(&tag);
+  PoolCounters result = count_all(&tag);
   const auto peak = tag_peaks_.find(tag.id());
   result.peak_bytes =
       std::max(peak == tag_peaks_.end() ? 0 : static_cast<std::size_t>(peak->second), result.live_bytes);
@@ -100,10 +100,10 @@ Result<void> CachingPool::check_locked() const {
       std::uint32_t seen = 0;
       for (const PoolNode* node = bin.head; node != nullptr; node = node->next) {
         if (node->state.load(std::memory_order_relaxed) != NodeState::kCached)
-          return broken("block {} is in a bin and not marked cached; its state is {}", node->index,
+          return broken("block {} is in a bin and not marked cached; its state is {}", NodeTable::index(*node),
                         static_cast<int>(node->state.load(std::memory_order_relaxed)));
         if (node->group != number || node->size_class != index)
-          return broken("block {} of class {} is in the wrong bin", node->index, node->size_class);
+          return broken("block {} of class {} is in the wrong bin", NodeTable::index(*node), node->size_class);
         bytes += static_cast<std::int64_t>(node->inner.bytes);
         if (++seen > bin.count) break;
       }
@@ -123,10 +123,10 @@ Result<void> CachingPool::check_locked() const {
         if (const CachedGroup* group = cache->group(number))
           for (unsigned index = 0; index < kSizeClasses; ++index)
             if (auto ok = walk(group->bins[index], number, index, own); !ok) return ok;
-      if (own != cache->cached_bytes.get())
-        return broken("a thread keeps {} bytes and counts {}", own, cache->cached_bytes.get());
-      if (own > cache->quota) return broken("a thread keeps {} bytes with a quota of {}", own, cache->quota);
-      quotas += cache->quota;
+      if (own != cache->cached_bytes())
+        return broken("a thread keeps {} bytes and counts {}", own, cache->cached_bytes());
+      if (own > cache->quota()) return broken("a thread keeps {} bytes with a quota of {}", own, cache->quota());
+      quotas += cache->quota();
     }
     if (quotas != quotas_) return broken("quotas are {} bytes and {} are counted", quotas, quotas_);
     if (quotas_ + shared_cached_ > static_cast<std::int64_t>(options_.max_cached_bytes))
@@ -136,11 +136,10 @@ Result<void> CachingPool::check_locked() const {
     nodes_.for_each([&](const PoolNode& node) {
       const NodeState state = node.state.load(std::memory_order_relaxed);
       cached += state == NodeState::kCached;
-      live += state == NodeState::kLive;
+      if (state == NodeState::kLive) live += static_cast<std::int64_t>(node.inner.bytes);
     });
     if (cached != listed) return broken("{} blocks are marked cached and {} are in bins", cached, listed);
-    if (live != live_of(nullptr, true))
-      return broken("{} blocks are marked live and {} are counted", live, live_of(nullptr, true));
+    if (live != live_of(nullptr)) return broken("{} bytes are marked live and {} are counted", live, live_of(nullptr));
     return {};
   }();
   for (const auto& cache : caches_) cache->lock.give_back();

@@ -22,12 +22,13 @@ struct alignas(64) PoolNode {
   Block inner{};  // as the layer below gave it
   PoolNode* next = nullptr;
   std::atomic<std::uint64_t> word{0};  // live: the bytes asked for; cached: the moment of the last use
-  std::uint32_t index = 0;
+  // What Block::key is while the node is live: its index, and above it how often it came back, so that an old key
+  // is told from a new one.
+  std::uint32_t key = 0;
   std::atomic<std::uint16_t> label{0};
   std::uint16_t group = 0;
   std::uint16_t size_class = 0;
   std::atomic<NodeState> state{NodeState::kUnused};
-  std::uint8_t generation = 0;  // counts hand-outs, so that an old key is told from a new one
 };
 static_assert(sizeof(PoolNode) == 64);
 
@@ -38,7 +39,11 @@ class Counter {
  public:
   std::int64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
   void set(std::int64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
-  void add(std::int64_t value) noexcept { set(get() + value); }
+  std::int64_t add(std::int64_t value) noexcept {
+    const std::int64_t sum = get() + value;
+    set(sum);
+    return sum;
+  }
 
  private:
   std::atomic<std::int64_t> value_{0};
@@ -62,21 +67,39 @@ struct Bin {
 };
 
 struct CachedGroup {
-  Counter live_bytes, live_count;  // of this thread alone; below zero where it releases what others allocated
-  std::int64_t height = 0;         // past this many live bytes the group may be at a new peak
-  std::array<Bin, kSizeClasses> bins{};
+  Counter live_bytes;                        // of this thread alone; below zero where it releases what others allocated
+  std::int64_t height = 0;                   // past this many live bytes the tag may be at a new peak
+  std::array<Bin, kSizeClasses + 1> bins{};  // the last for kUncached: always empty, and full
 };
 
 // The blocks that one thread keeps. The thread works on it under `lock`, or under the pool's mutex; others
 // under the pool's mutex and with the lock revoked.
+//
+// On the hot paths a byte that stops being live starts being cached and the other way round, so only the live
+// bytes are counted there: cached = base - live, and "cached + n <= quota" is "live - n >= base - quota".
 struct ThreadCache {
   BiasedLock lock;
-  Counter cached_bytes, live_bytes, hits;
-  std::int64_t height = 0;
-  std::int64_t quota = 0;  // what cached_bytes may grow to
+  Counter live_bytes, hits;
+  std::int64_t height = 0;  // past this many live bytes the pool may be at a new peak
+  std::int64_t floor = 0;   // base - quota
+  std::int64_t base = 0;
+
+  std::int64_t cached_bytes() const noexcept { return base - live_bytes.get(); }
+  std::int64_t quota() const noexcept { return base - floor; }
+  void add_cached(std::int64_t bytes) noexcept {
+    base += bytes;
+    floor += bytes;
+  }
+  void add_quota(std::int64_t bytes) noexcept { floor -= bytes; }
+  // Live bytes that do not come from the cached ones.
+  void add_live(std::int64_t bytes) noexcept {
+    live_bytes.add(bytes);
+    add_cached(bytes);
+  }
+
   // The options asked for lately.
   struct Memo {
-    std::size_t alignment = 0;
+    std::size_t alignment = 0;  // 0: none
     std::uint32_t options = 0;
     CachedGroup* group = nullptr;
   };
@@ -92,7 +115,7 @@ struct SharedGroup {
   std::size_t alignment = 0;
   std::uint32_t options = 0;
   Name tag;
-  Counter live_bytes, live_count;  // of threads that are gone, and of blocks that are never cached
+  Counter live_bytes;  // of threads that are gone
   std::array<Bin, kSizeClasses> idle{}, pending{};
 };
 
@@ -107,7 +130,8 @@ constexpr std::uint32_t pack_options(const BlockSpec& spec) noexcept {
 
 // How many blocks of a class a thread keeps before it shares half of them.
 constexpr std::uint32_t most_kept(unsigned index) noexcept {
-  return class_bytes(index) <= (std::size_t{64} << 10) ? 64 : class_bytes(index) <= (std::size_t{1} << 20) ? 16 : 8;
+  constexpr unsigned kSmall = size_class(std::size_t{64} << 10), kMiddle = size_class(std::size_t{1} << 20);
+  return index <= kSmall ? 64 : index <= kMiddle ? 16 : index < kUncached ? 8 : 0;
 }
 
 // How many blocks a thread takes from the shared ones at once.
@@ -135,9 +159,8 @@ class NodeTable {
     return chunk == nullptr ? nullptr : chunk + (index & ((1u << kChunkBits) - 1));
   }
 
-  static std::uint32_t key(const PoolNode& node) noexcept {
-    return node.index | static_cast<std::uint32_t>(node.generation) << kIndexBits;
-  }
+  static std::uint32_t index(const PoolNode& node) noexcept { return node.key & ((1u << kIndexBits) - 1); }
+  static void make_key_old(PoolNode& node) noexcept { node.key += 1u << kIndexBits; }
 
   // The calls below are made under the pool's mutex. take() gives null when there are 2^24 nodes, and throws
   // std::bad_alloc.
@@ -152,7 +175,7 @@ class NodeTable {
     if (chunk.load(std::memory_order_relaxed) == nullptr)
       chunk.store(new PoolNode[std::size_t{1} << kChunkBits], std::memory_order_release);
     PoolNode* node = find(made_);
-    node->index = made_++;
+    node->key = made_++;
     return node;
   }
   void give(PoolNode* node) noexcept {

@@ -56,33 +56,31 @@ CachedGroup* CachingPool::own_group(ThreadCache* cache, std::uint16_t number) no
 // Adds to, or with a negative number takes from, what is live.
 void CachingPool::count(ThreadCache* cache, CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept {
   if (cache != nullptr && group != nullptr) {
-    cache->live_bytes.add(bytes);
+    cache->add_live(bytes);
     group->live_bytes.add(bytes);
-    group->live_count.add(bytes > 0 ? 1 : -1);
   } else {
     groups_[number]->live_bytes.add(bytes);
-    groups_[number]->live_count.add(bytes > 0 ? 1 : -1);
   }
   if (bytes > 0) raise_peaks(cache, group, number);
 }
 
-std::int64_t CachingPool::live_of(const Name* tag, bool count) const noexcept {
+std::int64_t CachingPool::live_of(const Name* tag) const noexcept {
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     if (tag != nullptr && groups_[i]->tag != *tag) continue;
-    sum += count ? groups_[i]->live_count.get() : groups_[i]->live_bytes.get();
+    sum += groups_[i]->live_bytes.get();
     for (const auto& cache : caches_)
-      if (const CachedGroup* group = cache->group(i)) sum += count ? group->live_count.get() : group->live_bytes.get();
+      if (const CachedGroup* group = cache->group(i)) sum += group->live_bytes.get();
   }
   return sum;
 }
 
 // Notes a new peak, and how far this thread can go before there can be another one.
 void CachingPool::raise_peaks(ThreadCache* cache, CachedGroup* group, std::uint16_t number) noexcept {
-  const std::int64_t live = live_of(nullptr, false);
+  const std::int64_t live = live_of(nullptr);
   peak_ = std::max(peak_, live);
   const Name tag = groups_[number]->tag;
-  const std::int64_t of_tag = live_of(&tag, false);
+  const std::int64_t of_tag = live_of(&tag);
   std::int64_t& tag_peak = tag_peaks_.find(tag.id())->second;
   tag_peak = std::max(tag_peak, of_tag);
   if (cache == nullptr || group == nullptr) return;
@@ -119,8 +117,8 @@ PoolNode* CachingPool::take_shared(ThreadCache* cache, CachedGroup* group, std::
     const auto bytes = static_cast<std::int64_t>(next->inner.bytes);
     shared_cached_ -= bytes;
     quotas_ += bytes;
-    cache->quota += bytes;
-    cache->cached_bytes.add(bytes);
+    cache->add_quota(bytes);
+    cache->add_cached(bytes);
     group->bins[size_class].push(next);
   }
   return node;
@@ -144,7 +142,7 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
     if (group != nullptr && group->bins[index].head != nullptr) {
       // The options were not in the memo, and now they are.
       node = group->bins[index].pop();
-      cache->cached_bytes.add(-static_cast<std::int64_t>(node->inner.bytes));
+      cache->add_cached(-static_cast<std::int64_t>(node->inner.bytes));
     } else {
       node = take_shared(cache, group, number, index, asked.on);
     }
@@ -154,7 +152,8 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
       else
         ++retired_hits_;
       count(cache, group, number, static_cast<std::int64_t>(node->inner.bytes));
-      block = hand_out(*node, asked);
+      hand_out(*node, asked);
+      block = live_block(*node, asked);
     }
   } catch (const std::bad_alloc&) {
     return out_of_memory(OutOfMemory::Cause::kCapacity, *this, asked);
@@ -196,6 +195,8 @@ Result<Block> CachingPool::allocate_below(const BlockSpec& asked, std::size_t by
   BlockSpec wanted = asked;
   wanted.bytes = bytes;
   wanted.alignment = std::max(asked.alignment, kLeastAlignment);
+  // A cached block serves other lines later, so it may not be tied to the line that asks for it first.
+  if (size_class != kUncached) wanted.on = 0;
   auto given = inner()->allocate(wanted);
   if (!given && given.error().code() == Code::kOutOfMemory && give_up(0, nullptr) > 0)
     if (auto again = inner()->allocate(wanted)) given = std::move(again);  // else the first error is the one to tell
@@ -224,7 +225,8 @@ Result<Block> CachingPool::allocate_below(const BlockSpec& asked, std::size_t by
     node->size_class = size_class;
     ThreadCache* const cache = own_cache();
     count(cache, own_group(cache, node->group), node->group, static_cast<std::int64_t>(given->bytes));
-    return hand_out(*node, asked);
+    hand_out(*node, asked);
+    return live_block(*node, asked);
   } catch (const std::bad_alloc&) {
     return undo(out_of_memory(OutOfMemory::Cause::kCapacity, *this, asked));
   }
@@ -247,8 +249,8 @@ void CachingPool::share_half(ThreadCache& cache, Bin& bin, std::uint16_t number,
     PoolNode* const node = bin.pop();
     const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
     groups_[number]->idle[size_class].push(node);
-    cache.cached_bytes.add(-bytes);
-    cache.quota -= bytes;
+    cache.add_cached(-bytes);
+    cache.add_quota(-bytes);
     quotas_ -= bytes;
     shared_cached_ += bytes;
   }
@@ -291,24 +293,34 @@ std::size_t CachingPool::take_from_cache(ThreadCache& cache, std::size_t wanted,
         leave(node, leaving);
       }
     }
-  cache.cached_bytes.add(-static_cast<std::int64_t>(taken));
-  cache.quota -= static_cast<std::int64_t>(taken);
+  cache.add_cached(-static_cast<std::int64_t>(taken));
+  cache.add_quota(-static_cast<std::int64_t>(taken));
   quotas_ -= static_cast<std::int64_t>(taken);
   return taken;
 }
 
+// Calls `visit` with every thread's cache while its thread cannot work on it.
+template <class Visit>
+void CachingPool::with_all_caches(const Visit& visit) const noexcept {
+  for (const auto& cache : caches_) cache->lock.revoke();
+  BiasedLock::barrier();
+  for (const auto& cache : caches_) {
+    cache->lock.await_owner();
+    visit(*cache);
+  }
+  for (const auto& cache : caches_) cache->lock.give_back();
+}
+
 // Whether `bytes` more may be cached, after pushing other blocks out if need be.
-bool CachingPool::make_room(ThreadCache* cache, std::size_t bytes, PoolNode*& leaving) noexcept {
+bool CachingPool::make_room(std::size_t bytes, PoolNode*& leaving) noexcept {
   if (bytes > options_.max_cached_bytes) return false;
   const auto room = [&] { return static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_; };
   const auto wanted = static_cast<std::int64_t>(bytes);
   if (room() < wanted) take_from_shared(static_cast<std::size_t>(wanted - room()), nullptr, leaving);
-  if (room() < wanted && cache != nullptr) {
-    // What is granted and not used comes first.
-    const std::int64_t unused = cache->quota - cache->cached_bytes.get();
-    cache->quota -= unused;
-    quotas_ -= unused;
-    if (room() < wanted) take_from_cache(*cache, static_cast<std::size_t>(wanted - room()), nullptr, leaving);
+  if (room() < wanted) {
+    // What threads keep, and what they may keep and do not, is taken from all of them: some may be idle.
+    with_all_caches([&](ThreadCache& each) { share_all(each); });
+    if (room() < wanted) take_from_shared(static_cast<std::size_t>(wanted - room()), nullptr, leaving);
   }
   return room() >= wanted;
 }
@@ -331,29 +343,29 @@ void CachingPool::release_slowly(PoolNode& node, Timepoint last_use) noexcept {
     } else if (idle && group != nullptr && 2 * node.inner.bytes <= options_.max_cached_bytes) {
       Bin& bin = group->bins[node.size_class];
       if (bin.count >= most_kept(node.size_class)) share_half(*cache, bin, node.group, node.size_class);
-      const std::int64_t lacking = cache->cached_bytes.get() + bytes - cache->quota;
+      const std::int64_t lacking = cache->cached_bytes() + bytes - cache->quota();
       if (lacking > 0) {
         // One thread keeps at most half of what the pool may.
         const auto half = static_cast<std::int64_t>(options_.max_cached_bytes / 2);
-        const bool may_grow = cache->quota + lacking <= half;
+        const bool may_grow = cache->quota() + lacking <= half;
         if (!may_grow) share_half(*cache, bin, node.group, node.size_class);
         const std::int64_t room = static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_;
-        const std::int64_t step = std::min({std::max(lacking, kQuotaStep), room, half - cache->quota});
+        const std::int64_t step = std::min({std::max(lacking, kQuotaStep), room, half - cache->quota()});
         if (step >= lacking) {
-          cache->quota += step;
+          cache->add_quota(step);
           quotas_ += step;
         }
       }
-      if (cache->cached_bytes.get() + bytes <= cache->quota) {
+      if (cache->cached_bytes() + bytes <= cache->quota()) {
         bin.push(&node);
-        cache->cached_bytes.add(bytes);
-      } else if (make_room(cache, node.inner.bytes, leaving)) {
+        cache->add_cached(bytes);
+      } else if (make_room(node.inner.bytes, leaving)) {
         shared.idle[node.size_class].push(&node);
         shared_cached_ += bytes;
       } else {
         leave(&node, leaving);
       }
-    } else if (make_room(cache, node.inner.bytes, leaving)) {
+    } else if (make_room(node.inner.bytes, leaving)) {
       (idle ? shared.idle : shared.pending)[node.size_class].push(&node);
       shared_cached_ += bytes;
     } else {
@@ -376,18 +388,6 @@ std::size_t CachingPool::give_back(PoolNode* list) noexcept {
     nodes_.give(node);
   }
   return bytes;
-}
-
-// Calls `visit` with every thread's cache while its thread cannot work on it.
-template <class Visit>
-void CachingPool::with_all_caches(const Visit& visit) const noexcept {
-  for (const auto& cache : caches_) cache->lock.revoke();
-  BiasedLock::barrier();
-  for (const auto& cache : caches_) {
-    cache->lock.await_owner();
-    visit(*cache);
-  }
-  for (const auto& cache : caches_) cache->lock.give_back();
 }
 
 std::size_t CachingPool::give_up(std::size_t keep_bytes, const Name* tag) noexcept {
@@ -416,19 +416,22 @@ std::size_t CachingPool::trim_tag(Name tag) noexcept {
   return give_up(0, &tag);
 }
 
+// Moves all that a thread keeps, and its quota, to where all threads find it.
+void CachingPool::share_all(ThreadCache& cache) noexcept {
+  for (std::size_t number = 0; number < cache.groups.size(); ++number)
+    if (CachedGroup* const group = cache.group(number))
+      for (unsigned index = 0; index < kSizeClasses; ++index)
+        while (group->bins[index].head != nullptr) groups_[number]->idle[index].push(group->bins[index].pop());
+  shared_cached_ += cache.cached_bytes();
+  quotas_ -= cache.quota();
+  cache.base = cache.floor = cache.live_bytes.get();
+}
+
 void CachingPool::retire(const std::shared_ptr<ThreadCache>& cache) noexcept {
   const Lock lock(mutex_);
-  for (std::size_t number = 0; number < cache->groups.size(); ++number) {
-    CachedGroup* const group = cache->group(number);
-    if (group == nullptr) continue;
-    SharedGroup& shared = *groups_[number];
-    shared.live_bytes.add(group->live_bytes.get());
-    shared.live_count.add(group->live_count.get());
-    for (unsigned index = 0; index < kSizeClasses; ++index)
-      while (group->bins[index].head != nullptr) shared.idle[index].push(group->bins[index].pop());
-  }
-  shared_cached_ += cache->cached_bytes.get();
-  quotas_ -= cache->quota;
+  share_all(*cache);
+  for (std::size_t number = 0; number < cache->groups.size(); ++number)
+    if (const CachedGroup* group = cache->group(number)) groups_[number]->live_bytes.add(group->live_bytes.get());
   retired_hits_ += static_cast<std::uint64_t>(cache->hits.get());
   std::erase(caches_, cache);
 }

@@ -11,6 +11,7 @@
 #include "berth/device.h"
 #include "core/try.h"
 #include "devices/cpu/cpu_device.h"
+#include "devices/cuda/cuda_device.h"
 #include "devices/disk/disk_device.h"
 #include "devices/webgpu/webgpu_device.h"
 
@@ -36,11 +37,13 @@ Result<DevicePtr> open_disk(const std::string& path) {
   return disk::open(path);
 }
 
+Result<DevicePtr> open_cuda(const std::string& ordinal) {
+  return cuda::CudaDevice::open(std::stoi(ordinal));
+}
+
 constexpr std::array kBackends = {
-    Backend{"CPU", false, open_cpu, ""},
-    Backend{"DISK", true, open_disk, ""},
-    Backend{"CUDA", false, nullptr, "this build has no CUDA device"},
-    Backend{"METAL", false, nullptr, "this build has no METAL device"},
+    Backend{"CPU", false, open_cpu, ""},        Backend{"DISK", true, open_disk, ""},
+    Backend{"CUDA", false, open_cuda, ""},      Backend{"METAL", false, nullptr, "this build has no METAL device"},
     Backend{"WEBGPU", false, webgpu::open, ""},
 };
 

@@ -103,12 +103,12 @@ class Reader {
       if (first < line.size() && line[first] == '"') {
         Field field{{}, first + 1, false};
         std::size_t close = first + 1;
-        for (;; ++close) {
+        while (true) {
           close = line.find('"', close);
           if (close == std::string_view::npos) return error(first + 1, "expected a closing quote before the line ends");
           if (close + 1 >= line.size() || line[close + 1] != '"') break;
           field.doubled = true;
-          ++close;
+          close += 2;
         }
         field.text = line.substr(first + 1, close - first - 1);
         std::size_t after = close + 1;

@@ -38,7 +38,13 @@ MemoryPlan plan_of(std::vector<Place> places) {
 class ArenaOn : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    device_ = GetParam() == "CPU" ? device("CPU").value() : opaque_device({.f16_kernels = true});
+    if (GetParam() == "WEBGPU") {
+      auto opened = device("WEBGPU");
+      if (!opened) GTEST_SKIP() << "skipped: no WEBGPU: " << opened.error().message();
+      device_ = *opened;
+    } else {
+      device_ = GetParam() == "CPU" ? device("CPU").value() : opaque_device({.f16_kernels = true});
+    }
     queue_ = device_->make_queue().value();
   }
   Arena make(const MemoryPlan& plan, ArenaOptions options = {.f16_shadow = Shadow::kOn}) {
@@ -56,7 +62,7 @@ class ArenaOn : public ::testing::TestWithParam<std::string> {
   QueuePtr queue_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, ArenaOn, ::testing::Values("CPU", "OPAQUE"),
+INSTANTIATE_TEST_SUITE_P(Devices, ArenaOn, ::testing::Values("CPU", "OPAQUE", "WEBGPU"),
                          [](const auto& test) { return test.param; });
 
 TEST_P(ArenaOn, GivesEachNodeTheSlotOfItsPlan) {

@@ -26,14 +26,6 @@ DeviceLimits limits_of(const Context& context) {
           .f16_kernels = context.f16()};
 }
 
-// WebGPU has no residency of its own: the set is counted and nothing else.
-class CountedResidency final : public Residency {
- protected:
-  void do_add(const Block&) noexcept override {}
-  void do_remove(const Block&) noexcept override {}
-  Result<void> do_commit() override { return {}; }
-};
-
 class WebgpuDevice final : public Device {
  public:
   WebgpuDevice(std::string name, std::shared_ptr<Context> context)
@@ -73,7 +65,6 @@ class WebgpuDevice final : public Device {
 
   void forget_import(const Block& block) noexcept override { shared_.buffers.remove(block.handle); }
 
-  Residency* residency() noexcept override { return &residency_; }
   void* native() noexcept override { return context().device(); }
   std::size_t trim(std::size_t keep_bytes) noexcept override { return shared_.staging.trim(keep_bytes); }
 
@@ -107,6 +98,9 @@ class WebgpuDevice final : public Device {
     context().calls().BufferRelease(state->buffer);
   }
 
+  // WebGPU has no residency of its own: the set is counted and nothing else.
+  std::unique_ptr<Residency> make_residency() override { return std::make_unique<CountingResidency>(); }
+
   Result<std::unique_ptr<Queue>> create_queue() override {
     return std::unique_ptr<Queue>(new WebgpuQueue(*this, shared_));
   }
@@ -115,7 +109,6 @@ class WebgpuDevice final : public Device {
   Context& context() const noexcept { return *shared_.context; }
 
   Shared shared_;
-  CountedResidency residency_;
 };
 
 }  // namespace
@@ -127,7 +120,9 @@ TransferCounters transfer_counters(const Device& device) noexcept {
 Result<DevicePtr> open_with(const Library& library, const AdapterChoice& choice) {
   BERTH_TRY_ASSIGN(auto context, Context::open(library, choice));
   const std::string name = choice.ordinal == 0 ? "WEBGPU" : "WEBGPU:" + std::to_string(choice.ordinal);
-  return share_device(std::make_unique<WebgpuDevice>(name, std::shared_ptr<Context>(std::move(context))));
+  DevicePtr device = share_device(std::make_unique<WebgpuDevice>(name, std::shared_ptr<Context>(std::move(context))));
+  static_cast<void>(device->keep_resident());  // refused where the environment turned residency off
+  return device;
 }
 
 Result<DevicePtr> open(const std::string& ordinal) {

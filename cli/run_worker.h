@@ -1,0 +1,39 @@
+// The other side of `berth run`: a process that loads models in one role, runs them when told, and says what that
+// cost. Roles:
+//   stock    the engine with its own arena; the first run's outputs become the reference
+//   ready    writes each model, optimised, in the form that can be mapped (no runs)
+//   record   Berth is the memory; one recorded run, planned and saved
+//   replay   Berth is the memory; saved plans are loaded and replayed
+//   layout   the engine's own arena serves a recorded run's requests, to see where it puts them
+// The first line in is a WorkerTask; then {"do": "run"} for one run of every model, or {"do": "finish"} for the
+// totals. Each is answered by one line.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace berth::cli {
+
+struct WorkerTask {
+  std::string role;
+  std::vector<std::string> models;        // .onnx files
+  std::vector<std::string> ready_models;  // the same, mappable; empty: load the .onnx files
+  int threads = 1;
+  std::uint64_t seed = 0;
+  std::map<std::string, std::int64_t> dims;
+  std::map<std::string, std::string> inputs;
+  std::string reference;  // folder for the reference outputs
+  std::string plans;      // file with saved plans
+  std::string stamp;      // what the plans are for
+  std::string output;     // folder for .npy outputs; empty: none
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerTask, role, models, ready_models, threads, seed, dims, inputs,
+                                                reference, plans, stamp, output)
+
+// Serves standard input until it ends. Returns the exit code.
+int serve_worker();
+
+}  // namespace berth::cli

@@ -1,0 +1,78 @@
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "berth/limit.h"
+#include "berth/pool.h"
+#include "berth/stats.h"
+#include "bindings.h"
+
+namespace berth::python {
+
+void bind_allocators(nb::module_& module) {
+  nb::class_<Allocator>(module, "Allocator",
+                        "Where buffers get their memory. Allocators stack; at the bottom is a Device.")
+      .def_prop_ro("name", [](const Allocator& self) { return std::string(self.name()); })
+      .def("trim", &Allocator::trim, nb::arg("keep_bytes") = 0, "Gives cached memory back; returns how many bytes.")
+      .def("__repr__", [](const Allocator& self) { return "<berth.Allocator " + std::string(self.name()) + ">"; });
+
+  nb::class_<Pool, Allocator>(module, "Pool", "A caching allocator. Make one with berth.pool().")
+      .def("counters", [](const Pool& self) {
+        const PoolCounters counters = self.counters();
+        nb::dict all;
+        all["live_bytes"] = counters.live_bytes;
+        all["live_count"] = counters.live_count;
+        all["cached_bytes"] = counters.cached_bytes;
+        all["peak_bytes"] = counters.peak_bytes;
+        all["hits"] = counters.hits;
+        all["misses"] = counters.misses;
+        return all;
+      });
+  nb::class_<Limit, Allocator>(module, "Limit", "Refuses what would take live bytes past a limit.")
+      .def_prop_ro("limit_bytes", &Limit::limit_bytes)
+      .def_prop_ro("live_bytes", &Limit::live_bytes)
+      .def_prop_ro("peak_bytes", &Limit::peak_bytes);
+  nb::class_<Stats, Allocator>(module, "Stats", "Counts what passes through.").def("snapshot", [](const Stats& self) {
+    const AllocationStats stats = self.snapshot();
+    nb::dict all;
+    all["live_bytes"] = stats.live_bytes;
+    all["live_count"] = stats.live_count;
+    all["peak_bytes"] = stats.peak_bytes;
+    all["allocations"] = stats.allocations;
+    all["releases"] = stats.releases;
+    all["failures"] = stats.failures;
+    all["total_bytes"] = stats.total_bytes;
+    return all;
+  });
+
+  module.def(
+      "pool",
+      [](nb::handle inner, std::size_t max_cached_bytes, std::size_t budget) {
+        return pool(allocator_from(inner), {.max_cached_bytes = max_cached_bytes, .budget = budget});
+      },
+      nb::arg("inner") = "CPU", nb::kw_only(), nb::arg("max_cached_bytes") = std::size_t{256} << 20,
+      nb::arg("budget") = 0,
+      "A caching allocator around a device or another allocator.\n\n"
+      ">>> import berth\n"
+      ">>> pool = berth.pool('CPU')\n"
+      ">>> for _ in range(3):\n"
+      "...     buffer = berth.Buffer(1000, 'f32', pool)\n"
+      "...     buffer.release()\n"
+      ">>> pool.counters()['hits'], pool.counters()['misses']\n"
+      "(2, 1)");
+  module.def(
+      "limit", [](nb::handle inner, std::size_t bytes) { return limit(allocator_from(inner), bytes); },
+      nb::arg("inner"), nb::arg("bytes"),
+      "An allocator that refuses to go past `bytes`.\n\n"
+      ">>> import berth\n"
+      ">>> small = berth.limit('CPU', 1000)\n"
+      ">>> try:\n"
+      "...     berth.Buffer(2000, 'u8', small, label='too large')\n"
+      "... except MemoryError as error:\n"
+      "...     print(error.code)\n"
+      "OutOfMemory");
+  module.def(
+      "stats", [](nb::handle inner) { return stats(allocator_from(inner)); }, nb::arg("inner") = "CPU",
+      "An allocator that counts what passes through.");
+}
+
+}  // namespace berth::python

@@ -1,0 +1,81 @@
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "berth/device.h"
+#include "bindings.h"
+
+namespace berth::python {
+
+AllocatorPtr allocator_from(nb::handle object) {
+  if (nb::isinstance<nb::str>(object)) return device(nb::cast<std::string>(object)).value();
+  if (nb::isinstance<Allocator>(object)) return nb::cast<AllocatorPtr>(object);
+  throw nb::type_error("a device is a name such as \"CPU\" or \"CUDA:0\", a berth.Device or an allocator around one");
+}
+
+void bind_device(nb::module_& module) {
+  nb::class_<Device, Allocator>(module, "Device", "A backend: where buffers live. Get one with berth.device(name).")
+      .def_prop_ro(
+          "name", [](const Device& self) { return std::string(self.name()); }, "Such as 'CPU' or 'CUDA:1'.")
+      .def_prop_ro("description", &Device::description, "What the driver calls it.")
+      .def(
+          "counters",
+          [](const Device& self) {
+            const DeviceCounters counters = self.counters();
+            nb::dict all;
+            all["live_bytes"] = counters.live_bytes;
+            all["live_count"] = counters.live_count;
+            all["peak_bytes"] = counters.peak_bytes;
+            all["pending_bytes"] = counters.pending_bytes;
+            all["allocations"] = counters.allocations;
+            all["frees"] = counters.frees;
+            return all;
+          },
+          "Live, peak and pending bytes, and how many allocations and frees there were.\n\n"
+          ">>> import berth\n"
+          ">>> berth.device('CPU').counters()['live_bytes'] >= 0\n"
+          "True")
+      .def(
+          "residency",
+          [](Device& self) -> nb::object {
+            Residency* residency = self.residency();
+            if (residency == nullptr) return nb::none();
+            const ResidencyCounters counters = residency->counters();
+            nb::dict all;
+            all["added"] = counters.added;
+            all["removed"] = counters.removed;
+            all["commits"] = counters.commits;
+            return all;
+          },
+          nb::sig("def residency(self) -> dict[str, int] | None"),
+          "Counters of the residency set; None for a device that keeps none.")
+      .def("set_budget", &Device::set_budget, nb::arg("bytes"),
+           "Refuses allocations that would take live bytes past this; 0 lifts it.")
+      .def(
+          "synchronize", [](Device& self) { released([&] { return self.synchronize(); }).value(); },
+          "Waits for all work on the device.")
+      .def("__repr__", [](const Device& self) { return "<berth.Device " + std::string(self.name()) + ">"; });
+
+  module.def(
+      "device", [](const std::string& name) { return device(name).value(); }, nb::arg("name"),
+      "The device with this name: 'CPU', 'DISK:/path', 'CUDA:1', 'METAL', 'WEBGPU'.\n\n"
+      ">>> import berth\n"
+      ">>> berth.device('cpu')\n"
+      "<berth.Device CPU>");
+  module.def(
+      "devices",
+      [] {
+        nb::list rows;
+        for (const DeviceStatus& status : released(list_devices)) {
+          nb::dict row;
+          row["name"] = status.name;
+          row["available"] = status.available;
+          row["description"] = status.description;
+          rows.append(row);
+        }
+        return rows;
+      },
+      nb::sig("def devices() -> list[dict[str, object]]"), "Every device that this build knows, available or why not.");
+}
+
+}  // namespace berth::python

@@ -1,0 +1,136 @@
+"""Zero copies between Berth and NumPy, ml_dtypes, JAX, tinygrad and PyTorch: pointers are compared, not values alone."""
+import gc
+import random
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import berth
+
+NUMPY = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+         "float64", "complex64"]
+NARROW = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_numpy_both_ways_without_copies(name):
+    theirs = np.arange(6).astype(name).reshape(2, 3)
+    ours = berth.from_dlpack(theirs)
+    assert ours.address == theirs.ctypes.data and ours.shape == (2, 3)
+    for back in (ours.numpy(), np.from_dlpack(ours), np.asarray(ours)):
+        assert back.ctypes.data == theirs.ctypes.data
+        assert back.dtype == theirs.dtype and (back == theirs).all()
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_ml_dtypes_keep_their_bits(name):
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    buffer = berth.Buffer((2, 4), dtype)
+    array = buffer.numpy()
+    assert array.dtype == dtype and array.shape == (2, 4) and array.ctypes.data == buffer.address
+    array[:] = 1
+    assert (buffer.numpy().astype("f4") == 1).all()
+
+
+def test_types_without_a_numpy_type_say_what_to_do():
+    with pytest.raises(TypeError, match="view_as"):
+        berth.Buffer(32, "q4_0").numpy()
+
+
+def test_read_only_stays_read_only():
+    theirs = np.arange(4)
+    theirs.flags.writeable = False
+    ours = berth.from_dlpack(theirs)
+    assert ours.is_read_only
+    assert not ours.numpy().flags.writeable
+    assert not np.from_dlpack(ours).flags.writeable
+    with pytest.raises(BufferError, match="before 1.0"):
+        ours.__dlpack__()
+
+
+def test_strided_arrays_are_copied_unless_forbidden():
+    theirs = np.arange(12, dtype="f4").reshape(3, 4).T
+    ours = berth.from_dlpack(theirs)
+    assert not ours.is_foreign and (ours.numpy() == theirs).all()
+    negative = np.arange(5)[::-1]
+    assert berth.from_dlpack(negative).numpy().tolist() == [4, 3, 2, 1, 0]
+    with pytest.raises(ValueError, match="strided"):
+        berth.from_dlpack(theirs, copy=False)
+    assert not berth.from_dlpack(np.arange(3), copy=True).is_foreign
+
+
+def test_dlpack_arguments_are_honoured():
+    buffer = berth.Buffer(4, "f32", zero=True)
+    assert buffer.__dlpack_device__() == (1, 0)
+    assert "dltensor_versioned" in repr(buffer.__dlpack__(max_version=(1, 0)))
+    assert "dltensor_versioned" not in repr(buffer.__dlpack__(max_version=(0, 8)))
+    assert np.from_dlpack(buffer, copy=True).ctypes.data != buffer.address
+    with pytest.raises(BufferError):
+        buffer.__dlpack__(dl_device=(2, 0))
+    capsule = buffer.__dlpack__()
+    berth.from_dlpack(capsule)
+    with pytest.raises(ValueError, match="used already"):
+        berth.from_dlpack(capsule)
+
+
+def test_a_thousand_round_trips_leak_nothing(no_leak):
+    buffer = berth.Buffer(1000, "f32", zero=True)
+    for _ in range(1000):
+        array = np.from_dlpack(berth.from_dlpack(np.from_dlpack(buffer)))
+        buffer.__dlpack__()  # a capsule that nobody takes
+    assert array.ctypes.data == buffer.address
+    del array, buffer
+
+
+def test_collection_in_any_order_is_safe(no_leak):
+    for seed in range(50):
+        buffer = berth.Buffer(16, "i32", zero=True)
+        array = np.from_dlpack(buffer.view(16, 16))
+        held = [buffer, array, memoryview(buffer), berth.from_dlpack(array), array[1:], buffer.reshape((4, 4))]
+        del buffer, array
+        random.Random(seed).shuffle(held)
+        while held:
+            last = held.pop()
+            gc.collect()
+            assert bytes(memoryview(last)).count(0) > 0
+            del last
+
+
+def test_jax_shares_memory():
+    jax = pytest.importorskip("jax")
+    buffer = berth.Buffer((4, 8), "f32", zero=True)
+    theirs = jax.dlpack.from_dlpack(buffer)
+    assert theirs.unsafe_buffer_pointer() == buffer.address
+    made = jax.numpy.arange(8, dtype="float32")
+    ours = berth.from_dlpack(made)
+    assert ours.address == made.unsafe_buffer_pointer()
+    assert ours.numpy().tolist() == list(range(8))
+    narrow = jax.numpy.ones(3, dtype="bfloat16")
+    assert berth.from_dlpack(narrow).dtype == "bf16"
+
+
+def test_jax_keeps_the_memory_after_everything_else_is_gone(no_leak):
+    jax = pytest.importorskip("jax")
+    theirs = jax.dlpack.from_dlpack(berth.Buffer(64, "f32", zero=True))
+    gc.collect()
+    assert float(theirs.sum()) == 0.0
+    del theirs
+
+
+def test_tinygrad_reads_our_memory():
+    tinygrad = pytest.importorskip("tinygrad")
+    buffer = berth.Buffer(4, "f32", zero=True)
+    buffer.numpy()[:] = [1, 2, 3, 4]
+    tensor = tinygrad.Tensor(memoryview(buffer).cast("B").tobytes(), dtype=tinygrad.dtypes.uint8, device="PYTHON")
+    assert tensor.numpy().view("f4").tolist() == [1, 2, 3, 4]
+    ours = berth.from_dlpack(tinygrad.Tensor([5.0, 6.0], device="PYTHON").numpy())
+    assert ours.numpy().tolist() == [5.0, 6.0]
+
+
+def test_torch_shares_memory():
+    torch = pytest.importorskip("torch")
+    buffer = berth.Buffer((2, 2), "bf16", zero=True)
+    theirs = torch.from_dlpack(buffer)
+    assert theirs.data_ptr() == buffer.address
+    assert berth.from_dlpack(torch.arange(4)).numpy().tolist() == [0, 1, 2, 3]

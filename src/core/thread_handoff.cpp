@@ -1,0 +1,27 @@
+#include "core/thread_handoff.h"
+
+#ifdef BERTH_THREAD_SANITIZER
+#include <sanitizer/tsan_interface.h>
+
+namespace berth {
+
+void hand_over(const void* token) noexcept {
+  __tsan_release(const_cast<void*>(token));
+}
+void take_over(const void* token) noexcept {
+  __tsan_acquire(const_cast<void*>(token));
+}
+
+}  // namespace berth
+
+// oneTBB's own task objects, whose code is in its headers and so is instrumented. Silenced are reports whose innermost
+// frame is there, or that pass through one of its functions that never calls the work of a task.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() {
+  return "race_top:oneapi/tbb/\n"
+         "race:tbb::detail::d1::task_group_context::\n"
+         "race:tbb::detail::d1::tree_node::\n"
+         "race:fold_tree\n"
+         "race:check_being_stolen\n";
+}
+#endif

@@ -1,0 +1,404 @@
+#include "devices/cuda/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "core/try.h"
+#include "devices/cuda/cuda_kernel.h"
+#include "devices/cuda/cuda_queue.h"
+
+namespace berth::cuda {
+namespace {
+
+// What the driver aligns every allocation to.
+constexpr std::size_t kDriverAlignment = 256;
+constexpr std::size_t kMaxAlignment = std::size_t{8} << 20;
+
+// A block's key: how many units of kDriverAlignment lie before its start, and the line of the queue on whose stream it
+// was allocated, 0 for home.
+constexpr std::uint32_t make_key(std::uint64_t moved, std::uint16_t line) noexcept {
+  return static_cast<std::uint32_t>(moved / kDriverAlignment) | static_cast<std::uint32_t>(line) << 16;
+}
+constexpr std::uint64_t moved_by(std::uint32_t key) noexcept {
+  return std::uint64_t{key & 0xffff} * kDriverAlignment;
+}
+constexpr std::uint16_t made_on(std::uint32_t key) noexcept {
+  return static_cast<std::uint16_t>(key >> 16);
+}
+
+Error unavailable(std::string text) {
+  return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice, std::move(text));
+}
+
+Result<int> attribute(const Driver& driver, Attribute which, Ordinal device) {
+  int value = 0;
+  if (const Status status = driver.cuDeviceGetAttribute(&value, which, device); status != kSuccess)
+    return driver.error(status, "cuDeviceGetAttribute");
+  return value;
+}
+
+Result<CudaInfo> read_info(const Driver& driver, int ordinal) {
+  int count = 0;
+  if (const Status status = driver.cuDeviceGetCount(&count); status != kSuccess)
+    return driver.error(status, "cuDeviceGetCount");
+  Ordinal device = 0;
+  if (const Status status = driver.cuDeviceGet(&device, ordinal); status != kSuccess)
+    return unavailable(fmt::format("CUDA:{} is not available: cuDeviceGet says {}; the driver has {} device{}", ordinal,
+                                   driver.words(status), count, count == 1 ? "" : "s"));
+  CudaInfo info;
+  info.ordinal = device;
+  info.driver_version = driver.version;
+  char name[256] = "";
+  if (const Status status = driver.cuDeviceGetName(name, sizeof name, device); status != kSuccess)
+    return driver.error(status, "cuDeviceGetName");
+  info.name = name;
+  if (const Status status = driver.cuDeviceTotalMem(&info.total_bytes, device); status != kSuccess)
+    return driver.error(status, "cuDeviceTotalMem");
+  Uuid uuid{};
+  if (const Status status = driver.cuDeviceGetUuid(&uuid, device); status != kSuccess)
+    return driver.error(status, "cuDeviceGetUuid");
+  std::memcpy(info.uuid.data(), uuid.bytes, info.uuid.size());
+  BERTH_TRY_ASSIGN(info.capability_major, attribute(driver, kAttributeCapabilityMajor, device));
+  BERTH_TRY_ASSIGN(info.capability_minor, attribute(driver, kAttributeCapabilityMinor, device));
+  BERTH_TRY_ASSIGN(info.multiprocessors, attribute(driver, kAttributeMultiprocessors, device));
+  BERTH_TRY_ASSIGN(const int pools, attribute(driver, kAttributeMemoryPools, device));
+  BERTH_TRY_ASSIGN(const int managed, attribute(driver, kAttributeManagedMemory, device));
+  BERTH_TRY_ASSIGN(const int concurrent, attribute(driver, kAttributeConcurrentManagedAccess, device));
+  BERTH_TRY_ASSIGN(const int mapping, attribute(driver, kAttributeVirtualMemory, device));
+  info.stream_ordered_memory = pools != 0;
+  info.managed_memory = managed != 0;
+  info.concurrent_managed_access = concurrent != 0;
+  info.virtual_memory = mapping != 0;
+  for (int peer = 0; peer < count; ++peer) {
+    if (peer == device) continue;
+    int can = 0;
+    if (const Status status = driver.cuDeviceCanAccessPeer(&can, device, peer); status != kSuccess)
+      return driver.error(status, "cuDeviceCanAccessPeer");
+    if (can != 0) info.peers.push_back(peer);
+  }
+  return info;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(const Driver& driver, CudaInfo info, DeviceLimits limits)
+    : Device(DeviceKind::kCuda, fmt::format("CUDA:{}", info.ordinal), limits),
+      driver_(driver),
+      info_(std::move(info)),
+      events_(driver),
+      pinned_(driver) {}
+
+Result<berth::DevicePtr> CudaDevice::open(int ordinal) {
+  BERTH_TRY_ASSIGN(const Driver* const driver, Driver::open());
+  BERTH_TRY_ASSIGN(CudaInfo info, read_info(*driver, ordinal));
+  const DeviceLimits limits{
+      .max_block_bytes = info.total_bytes, .total_bytes = info.total_bytes, .f16_kernels = info.capability_major >= 6};
+  std::unique_ptr<CudaDevice> device(new CudaDevice(*driver, std::move(info), limits));
+  BERTH_TRY(device->start());
+  return share_device(std::move(device));
+}
+
+Result<void> CudaDevice::start() {
+  if (const Status status = driver_.cuDevicePrimaryCtxRetain(&context_, ordinal()); status != kSuccess)
+    return driver_.error(status, "cuDevicePrimaryCtxRetain");
+  const ContextScope scope(driver_, context_);
+  BERTH_TRY(scope.check());
+  if (const Status status = driver_.cuStreamCreate(&home_, kStreamNonBlocking); status != kSuccess)
+    return driver_.error(status, "cuStreamCreate");
+  if (info_.stream_ordered_memory) {
+    const PoolProperties properties{.type = kAllocationPinned,
+                                    .handle_types = kHandleNone,
+                                    .location = {kLocationDevice, ordinal()},
+                                    .win32_attributes = nullptr,
+                                    .max_size = 0,
+                                    .usage = 0,
+                                    .reserved = {}};
+    if (const Status status = driver_.cuMemPoolCreate(&pool_, &properties); status != kSuccess)
+      return driver_.error(status, "cuMemPoolCreate");
+    // By default the driver gives free memory back at every synchronisation and has to map it anew afterwards.
+    std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+    if (const Status status = driver_.cuMemPoolSetAttribute(pool_, kPoolReleaseThreshold, &keep); status != kSuccess)
+      return driver_.error(status, "cuMemPoolSetAttribute");
+  }
+  // Device memory is always in place; only managed memory is worth a set.
+  if (info_.managed_memory && residency_allowed()) BERTH_TRY(keep_resident());
+  return {};
+}
+
+void CudaDevice::destroy() noexcept {
+  Device::destroy();
+  stop();
+}
+
+CudaDevice::~CudaDevice() {
+  stop();
+}
+
+void CudaDevice::stop() noexcept {
+  if (context_ == nullptr) return;
+  {
+    const ContextScope scope(driver_, context_, 2);
+    record(scope.status(), "cuCtxPushCurrent");
+    if (home_ != nullptr) settle(home_);
+    free_managed_reached(true);
+    home_event_.reset();
+    events_.clear();
+    record(pinned_.clear(), "cuMemFreeHost");
+    if (pool_ != nullptr) record(driver_.cuMemPoolDestroy(pool_), "cuMemPoolDestroy");
+    if (home_ != nullptr) record(driver_.cuStreamDestroy(home_), "cuStreamDestroy");
+  }
+  record(driver_.cuDevicePrimaryCtxRelease(ordinal()), "cuDevicePrimaryCtxRelease");
+  context_ = nullptr;
+}
+
+std::string CudaDevice::description() const {
+  return fmt::format("{}, compute capability {}.{}, {}, CUDA {}.{} driver", info_.name, info_.capability_major,
+                     info_.capability_minor, format_bytes(info_.total_bytes), info_.driver_version / 1000,
+                     info_.driver_version % 1000 / 10);
+}
+
+Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
+  const ContextScope scope(driver_, context_);
+  BERTH_TRY(scope.check());
+  free_managed_reached(false);
+  if (spec.host == HostAccess::kRequired) return allocate_managed(spec);
+  if (spec.alignment > kMaxAlignment)
+    return Error(Code::kUnsupported, Layer::kDevice, "an alignment of {} is past CUDA memory's {}", spec.alignment,
+                 kMaxAlignment);
+  // Room to move the start to a stricter boundary than the driver's; the key remembers by how much. No overflow: the
+  // base has compared the bytes with the memory of the device.
+  const std::size_t slack = spec.alignment > kDriverAlignment ? spec.alignment - kDriverAlignment : 0;
+  Address raw = 0;
+  Status status = kSuccess;
+  const char* call = "";
+  const auto take = [&](Stream stream) {
+    call = pool_ != nullptr ? "cuMemAllocFromPoolAsync" : "cuMemAlloc";
+    status = pool_ != nullptr ? driver_.cuMemAllocFromPoolAsync(&raw, spec.bytes + slack, pool_, stream)
+                              : driver_.cuMemAlloc(&raw, spec.bytes + slack);
+    if (status != kSuccess || !spec.zero) return status;
+    call = "cuMemsetD8Async";
+    status = driver_.cuMemsetD8Async(raw, 0, spec.bytes + slack, stream);
+    // A plain block may be freed without any stream being asked, so its zeroes are waited for.
+    if (status == kSuccess && pool_ == nullptr) {
+      call = "cuStreamSynchronize";
+      status = driver_.cuStreamSynchronize(stream);
+    }
+    if (status == kSuccess) return status;
+    if (pool_ != nullptr)
+      record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
+    else if (settle(stream))
+      record(driver_.cuMemFree(raw), "cuMemFree");
+    return status;
+  };
+  std::uint16_t line = 0;
+  const bool named = spec.on != 0 && CudaQueue::with_line(spec.on, [&](CudaQueue& queue) {
+                       if (&queue.cuda() == this) {
+                         line = spec.on;
+                         take(queue.stream());
+                       } else {
+                         at_home(take);
+                       }
+                     });
+  if (!named) at_home(take);
+  if (status != kSuccess) return driver_.error(status, call);
+  const Address aligned = (raw + spec.alignment - 1) / spec.alignment * spec.alignment;
+  return Block{.handle = aligned, .bytes = spec.bytes, .key = make_key(aligned - raw, line)};
+}
+
+void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
+  const ContextScope scope(driver_, context_, 2);
+  if (scope.status() != kSuccess) {
+    record(scope.status(), "cuCtxPushCurrent");
+    return;
+  }
+  if (block.has(BlockFlags::kHostPointer)) {
+    free_managed(block, last_use);
+    return;
+  }
+  const Address raw = block.handle - moved_by(block.key);
+  if (pool_ == nullptr) {  // the base has waited for the last use
+    record(driver_.cuMemFree(raw), "cuMemFree");
+    return;
+  }
+  // On the stream that used it last, where the free comes after that use by itself.
+  const bool found = CudaQueue::with_line(last_use.line(), [&](CudaQueue& queue) {
+    if (&queue.cuda() == this) {
+      record(driver_.cuMemFreeAsync(raw, queue.stream()), "cuMemFreeAsync");
+      return;
+    }
+    // A peer used it last: home waits for that use, on the GPU.
+    auto used = queue.event_after(last_use.value());
+    if (used && driver_.cuStreamWaitEvent(home_, used->get(), 0) == kSuccess) {
+      record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
+      return;
+    }
+    const ContextScope theirs(driver_, queue.cuda().context(), 2);
+    queue.cuda().settle(queue.stream());
+    const ContextScope ours(driver_, context_, 2);
+    record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
+  });
+  if (found) return;
+  // Never used, or used by a queue that has ended and so waited. It must still come after its own allocation.
+  Stream stream = home_;
+  const auto choose = [&](CudaQueue& queue) {
+    if (&queue.cuda() == this) stream = queue.stream();
+    record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
+  };
+  if (made_on(block.key) == 0 || !CudaQueue::with_line(made_on(block.key), choose))
+    record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
+}
+
+Result<Block> CudaDevice::allocate_managed(const BlockSpec& spec) {
+  if (!info_.managed_memory)
+    return Error(Code::kUnsupported, Layer::kDevice,
+                 "{} bytes with a host pointer: this GPU has no managed memory; allocate without HostAccess::kRequired",
+                 spec.bytes);
+  if (spec.alignment > kDriverAlignment)
+    return Error(Code::kUnsupported, Layer::kDevice, "managed memory is aligned to {} and {} was asked for",
+                 kDriverAlignment, spec.alignment);
+  Address address = 0;
+  const Status status = driver_.cuMemAllocManaged(&address, spec.bytes, kAttachGlobal);
+  if (status != kSuccess) return driver_.error(status, "cuMemAllocManaged");
+  auto* const host = reinterpret_cast<std::byte*>(address);
+  if (spec.zero) std::memset(host, 0, spec.bytes);
+  // Without concurrent access the host may not touch it while anything at all runs, which only a wait can tell.
+  const BlockFlags transfer = info_.concurrent_managed_access ? BlockFlags::kHostTransfer : BlockFlags::kNone;
+  return Block{.handle = address, .host = host, .bytes = spec.bytes, .flags = BlockFlags::kHostPointer | transfer};
+}
+
+void CudaDevice::free_managed(const Block& block, Timepoint last_use) noexcept {
+  if (!is_reached(last_use)) {
+    try {
+      const std::lock_guard lock(managed_mutex_);
+      managed_.push_back({block, last_use});
+      return;
+    } catch (...) {
+      // No memory to remember it by: waiting is slow and always right.
+      static_cast<void>(wait(last_use));
+    }
+  }
+  // A prefetch may still be under way at home.
+  if (settle(home_)) record(driver_.cuMemFree(block.handle), "cuMemFree");
+}
+
+void CudaDevice::free_managed_reached(bool all) noexcept {
+  while (true) {
+    Managed reached;
+    {
+      const std::lock_guard lock(managed_mutex_);
+      const auto found = std::find_if(managed_.begin(), managed_.end(),
+                                      [&](const Managed& one) { return all || is_reached(one.last_use); });
+      if (found == managed_.end()) return;
+      reached = *found;
+      managed_.erase(found);
+    }
+    if (all) static_cast<void>(wait(reached.last_use));
+    if (settle(home_)) record(driver_.cuMemFree(reached.block.handle), "cuMemFree");
+  }
+}
+
+std::size_t CudaDevice::trim(std::size_t keep_bytes) noexcept {
+  const ContextScope scope(driver_, context_);
+  if (scope.status() != kSuccess) {
+    record(scope.status(), "cuCtxPushCurrent");
+    return 0;
+  }
+  free_managed_reached(false);
+  if (pool_ == nullptr) return 0;
+  std::size_t before = 0;
+  std::size_t after = 0;
+  std::size_t total = 0;
+  record(driver_.cuMemGetInfo(&before, &total), "cuMemGetInfo");
+  record(driver_.cuMemPoolTrimTo(pool_, keep_bytes), "cuMemPoolTrimTo");
+  record(driver_.cuMemGetInfo(&after, &total), "cuMemGetInfo");
+  return after > before ? after - before : 0;
+}
+
+Result<void> CudaDevice::order_after_home(const CudaDevice& owner, Stream stream, std::uint64_t& seen) {
+  if (home_epoch_.load(std::memory_order_acquire) == seen) return {};
+  const std::lock_guard lock(home_mutex_);
+  const std::uint64_t epoch = home_epoch_.load(std::memory_order_acquire);
+  if (home_event_ == nullptr || home_event_epoch_ != epoch) {
+    const ContextScope scope(driver_, context_);
+    BERTH_TRY(scope.check());
+    BERTH_TRY_ASSIGN(EventPtr event, events_.take());
+    if (const Status status = driver_.cuEventRecord(event.get(), home_); status != kSuccess)
+      return driver_.error(status, "cuEventRecord");
+    home_event_ = std::move(event);
+    home_event_epoch_ = epoch;
+  }
+  const ContextScope scope(driver_, owner.context());
+  BERTH_TRY(scope.check());
+  if (const Status status = driver_.cuStreamWaitEvent(stream, home_event_.get(), 0); status != kSuccess)
+    return driver_.error(status, "cuStreamWaitEvent");
+  seen = epoch;
+  return {};
+}
+
+Result<std::unique_ptr<Queue>> CudaDevice::create_queue() {
+  return CudaQueue::make(*this);
+}
+
+Result<Kernel> CudaDevice::make_kernel(const KernelSource& source) {
+  return CudaKernelBody::load(std::static_pointer_cast<CudaDevice>(shared_from_this()), source);
+}
+
+Result<Block> CudaDevice::import_block(const ForeignMemory& memory) {
+  Block block{.handle = memory.address,
+              .bytes = memory.bytes,
+              .flags = BlockFlags::kForeign | (memory.read_only ? BlockFlags::kReadOnly : BlockFlags::kNone),
+              .usage = Usage::kAll};
+  if (memory.bytes == 0) return block;
+  const ContextScope scope(driver_, context_);
+  BERTH_TRY(scope.check());
+  int owner = -1;
+  const Status status = driver_.cuPointerGetAttribute(&owner, kPointerDeviceOrdinal, memory.address);
+  if (status == kErrorInvalidValue)
+    return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
+                            fmt::format("{} bytes to import at {:#x}, which CUDA does not know as memory of its own",
+                                        memory.bytes, memory.address));
+  if (status != kSuccess) return driver_.error(status, "cuPointerGetAttribute");
+  if (owner != ordinal())
+    return Error(Code::kInvalidArgument, Layer::kDevice, "the memory to import is on CUDA:{} and this is CUDA:{}",
+                 owner, ordinal());
+  return block;
+}
+
+void CudaDevice::forget_import(const Block&) noexcept {
+  // The moment of the last use was waited for; work that was never submitted has no moment and runs all the same.
+  CudaQueue::wait_for_unsubmitted(*this);
+}
+
+bool CudaDevice::settle(Stream stream) noexcept {
+  const Status status = driver_.cuStreamSynchronize(stream);
+  if (status == kSuccess) return true;
+  record(status, "cuStreamSynchronize");
+  const Status all = driver_.cuCtxSynchronize();
+  record(all, "cuCtxSynchronize");
+  return all == kSuccess;
+}
+
+void CudaDevice::record_error(const Error& error) noexcept {
+  const std::lock_guard lock(errors_mutex_);
+  if (!error_) error_ = error;
+}
+
+void CudaDevice::record(Status status, const char* call) noexcept {
+  if (status == kSuccess) return;
+  try {
+    record_error(driver_.error(status, call));
+  } catch (...) {
+    record_error(
+        Error(Code::kDriver, Layer::kDevice, "the CUDA driver failed with status {}", static_cast<unsigned>(status)));
+  }
+}
+
+std::optional<Error> CudaDevice::take_error() {
+  const std::lock_guard lock(errors_mutex_);
+  return std::exchange(error_, std::nullopt);
+}
+
+}  // namespace berth::cuda

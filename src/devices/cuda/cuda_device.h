@@ -1,0 +1,105 @@
+// The CUDA device: one GPU by its ordinal, in its primary context, through the driver API. Memory comes from a
+// stream-ordered pool of the driver's where there is one, and from plain allocations elsewhere. Frees are put on the
+// stream that used the memory last, so neither the host nor another stream waits for them. Shared by std::shared_ptr;
+// any thread may call; the context outlives every block, queue and kernel.
+//
+// Memory that is asked for without naming a queue is allocated on a stream of the device's own, its home. A queue that
+// uses memory first waits, on the GPU, for what was allocated at home since it last did so: `home_epoch` tells.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "berth/cuda.h"
+#include "berth/device.h"
+#include "devices/cuda/cuda_context.h"
+#include "devices/cuda/cuda_residency.h"
+
+namespace berth::cuda {
+
+class CudaQueue;
+
+class CudaDevice final : public Device {
+ public:
+  // DeviceUnavailable without a driver or for an ordinal that is not there; the driver's error otherwise.
+  static Result<berth::DevicePtr> open(int ordinal);
+
+  ~CudaDevice() override;
+
+  std::string description() const override;
+  Result<Kernel> make_kernel(const KernelSource& source) override;
+  Result<Block> import_block(const ForeignMemory& memory) override;
+  void forget_import(const Block& block) noexcept override;
+  bool reaches(const Device& other) const noexcept override { return other.kind() == DeviceKind::kCuda; }
+  void* native() noexcept override { return context_; }
+  void destroy() noexcept override;
+  std::size_t trim(std::size_t keep_bytes) noexcept override;
+
+  const Driver& driver() const noexcept { return driver_; }
+  Context context() const noexcept { return context_; }
+  Ordinal ordinal() const noexcept { return info_.ordinal; }
+  const CudaInfo& info() const noexcept { return info_; }
+  EventPool& events() noexcept { return events_; }
+  PinnedPool& pinned() noexcept { return pinned_; }
+  MemoryPool pool() const noexcept { return pool_; }
+
+  // Work on `stream`, of whichever device, put there after this call comes after everything allocated at home so far.
+  // `seen` is the caller's memory of how far it has waited. No driver call when nothing is new.
+  Result<void> order_after_home(const CudaDevice& owner, Stream stream, std::uint64_t& seen);
+
+  // Runs `put(stream)` on the home stream, such that later users come after it.
+  template <class Put>
+  Status at_home(const Put& put) {
+    const Status status = put(home_);
+    home_epoch_.fetch_add(1, std::memory_order_release);
+    return status;
+  }
+
+  // Blocks until the stream is idle, for places that cannot report: records errors, and asks the whole context where
+  // the stream would not answer. False if neither would: the device is lost.
+  bool settle(Stream stream) noexcept;
+
+  // For errors in destructors and other places that cannot report: kept until somebody takes them, the first first.
+  void record_error(const Error& error) noexcept;
+  void record(Status status, const char* call) noexcept;
+  std::optional<Error> take_error();
+
+ protected:
+  Result<Block> allocate_block(const BlockSpec& spec) override;
+  void free_block(const Block& block, Timepoint last_use) noexcept override;
+  bool frees_in_order() const noexcept override { return pool_ != nullptr; }
+  Result<std::unique_ptr<Queue>> create_queue() override;
+  std::unique_ptr<Residency> make_residency() override { return std::make_unique<CudaResidency>(*this); }
+
+ private:
+  CudaDevice(const Driver& driver, CudaInfo info, DeviceLimits limits);
+  Result<void> start();
+  void stop() noexcept;
+  Result<Block> allocate_managed(const BlockSpec& spec);
+  void free_managed(const Block& block, Timepoint last_use) noexcept;
+  void free_managed_reached(bool all) noexcept;
+
+  const Driver& driver_;
+  const CudaInfo info_;
+  Context context_ = nullptr;
+  MemoryPool pool_ = nullptr;  // null: plain allocation
+  Stream home_ = nullptr;
+  std::atomic<std::uint64_t> home_epoch_{0};
+  std::mutex home_mutex_;  // guards the next two
+  EventPtr home_event_;
+  std::uint64_t home_event_epoch_ = 0;
+  EventPool events_;
+  PinnedPool pinned_;
+  std::mutex errors_mutex_;
+  std::optional<Error> error_;
+  struct Managed {
+    Block block;
+    Timepoint last_use;
+  };
+  std::mutex managed_mutex_;
+  std::vector<Managed> managed_;  // released, waiting for their last use
+};
+
+}  // namespace berth::cuda

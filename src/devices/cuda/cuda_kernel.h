@@ -1,0 +1,40 @@
+// A kernel of a loaded PTX or cubin module. Unloaded with its last handle; keeps its device alive.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "berth/kernel.h"
+#include "devices/cuda/cuda_device.h"
+
+namespace berth::cuda {
+
+class CudaKernelBody final : public KernelBody {
+ public:
+  struct Parameter {
+    std::size_t offset;
+    std::size_t bytes;
+  };
+
+  static Result<Kernel> load(std::shared_ptr<CudaDevice> device, const KernelSource& source);
+  ~CudaKernelBody() override;
+
+  const CudaDevice& device() const noexcept { return *device_; }
+
+  // Checks the arguments against what the kernel declares, then launches. Windows fill the first parameters; the
+  // constants fill the rest, laid out as a C struct of those parameters would be.
+  // InvalidArgument with the numbers; the driver's error.
+  Result<void> launch(Stream stream, std::span<const KernelArgument> arguments, const Grid& grid,
+                      std::span<const std::byte> constants) const;
+
+ private:
+  CudaKernelBody(std::shared_ptr<CudaDevice> device, Module module) : device_(std::move(device)), module_(module) {}
+
+  std::shared_ptr<CudaDevice> device_;
+  Module module_;
+  Function function_ = nullptr;
+  std::vector<Parameter> parameters_;
+  bool parameters_known_ = false;  // drivers before CUDA 12.4 do not tell
+};
+
+}  // namespace berth::cuda

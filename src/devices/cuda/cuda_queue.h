@@ -1,0 +1,128 @@
+// A CUDA stream behind the common queue. Recording is issuing: the driver has each operation when the call returns, and
+// submit() records the event that its moment stands for. Writes go through pinned pieces, so that the source may be
+// reused at once and the host does not wait; small reads do too, and reach their target when the moment is found
+// reached. Threads as for Queue; lives no longer than its device.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "berth/queue.h"
+#include "devices/cuda/cuda_device.h"
+
+namespace berth::cuda {
+
+class CudaQueue final : public Queue {
+ public:
+  static Result<std::unique_ptr<Queue>> make(CudaDevice& device);
+  ~CudaQueue() override;
+
+  Stream stream() const noexcept { return stream_; }
+  CudaDevice& cuda() const noexcept { return cuda_; }
+
+  // An event after everything of this queue up to the moment `value`, and perhaps more.
+  Result<EventPtr> event_after(std::uint64_t value);
+
+  // Waits for what was recorded and never submitted, on every queue of this device: no moment stands for it.
+  static void wait_for_unsubmitted(const CudaDevice& device) noexcept;
+
+  // Calls `use(queue)` with the live CUDA queue of this line; the queue stays while it runs. False if there is none.
+  template <class Use>
+  static bool with_line(std::uint16_t line, const Use& use) {
+    const std::lock_guard lock(lines_mutex());
+    CudaQueue* queue = find(line);
+    if (queue == nullptr) return false;
+    use(*queue);
+    return true;
+  }
+
+ protected:
+  Result<void> do_write(const Window& target, std::span<const std::byte> source) override;
+  Result<void> do_read(const Window& source, std::span<std::byte> target) override;
+  Result<void> do_copy(const Window& source, const Window& target) override;
+  Result<void> do_fill(const Window& target, std::uint8_t value) override;
+  Result<void> do_copy_rows(const Window& source, std::size_t source_pitch, const Window& target,
+                            std::size_t target_pitch, std::size_t row_bytes, std::size_t rows) override;
+  Result<void> do_launch(const Kernel& kernel, std::span<const KernelArgument> arguments, const Grid& grid,
+                         std::span<const std::byte> constants) override;
+  Result<void> do_record_native(std::span<const Window> uses,
+                                const std::function<Result<void>(void* native)>& record) override;
+  Result<void> do_wait_for(Timepoint moment) override;
+  Result<void> do_submit(std::uint64_t value) override;
+  Result<void> do_wait(std::uint64_t value) override;
+  std::uint64_t poll() noexcept override;
+
+ private:
+  // A moment on its way.
+  struct Flight {
+    std::uint64_t value;
+    EventPtr event;
+  };
+  // Bytes that have arrived in a pinned piece when `value` is reached, and then go on to their target.
+  struct Arrival {
+    std::uint64_t value;
+    std::size_t piece;  // in read_pieces_
+    const std::byte* from;
+    std::byte* to;
+    std::size_t bytes;
+  };
+  struct WritePiece {
+    std::byte* memory;
+    std::size_t used;
+    std::uint64_t value;  // the moment after its last use
+    EventPtr left;        // recorded when the queue went on to another piece
+  };
+  struct ReadPiece {
+    std::byte* memory;
+    std::size_t used;
+    std::size_t arrivals;
+  };
+
+  CudaQueue(CudaDevice& device, Stream stream) : Queue(device), cuda_(device), stream_(stream) {}
+  static std::mutex& lines_mutex();
+  static CudaQueue* find(std::uint16_t line);
+  void enter_line();
+  void leave_line() noexcept;
+
+  // Before every operation: what comes next may use memory of this device and of `other`.
+  Result<void> prepare(const CudaDevice* other = nullptr);
+  // Unsupported for memory of another GPU, where the driver can only copy.
+  Result<void> check_here(const Window& window) const;
+  Result<void> prepare(const Window& a, const Window& b);
+  Error fail(Status status, const char* call) const { return cuda_.driver().error(status, call, Layer::kQueue); }
+  // For a failure after part of an operation was issued: waits it out, since the base will not stamp its memory.
+  Error fail_midway(Error error) noexcept;
+  Result<void> copy_overlapping(Address target, Address source, std::size_t bytes);
+  Result<std::byte*> write_space(std::size_t bytes, std::size_t* room);
+  std::optional<std::pair<std::size_t, std::byte*>> read_space(std::size_t bytes);
+  void complete(std::uint64_t value);
+  void forget_arrivals() noexcept;
+  // When the driver answers neither for an event nor for the stream, nothing can be promised any more: every later call
+  // gives this error.
+  Error break_off(Error error);
+  Result<void> check_whole();
+
+  CudaDevice& cuda_;
+  const Stream stream_;
+  std::vector<std::pair<const CudaDevice*, std::uint64_t>> homes_seen_;  // guarded by the base's lock
+  std::vector<WritePiece> write_pieces_;                                 // likewise
+  std::size_t write_at_ = 0;
+  std::atomic<bool> issued_{false};  // something was put on the stream after the last submit
+
+  std::mutex flight_mutex_;  // guards what follows; held for short driver calls only
+  std::deque<Flight> flights_;
+  std::deque<Arrival> arrivals_;
+  std::vector<ReadPiece> read_pieces_;
+  std::deque<std::pair<std::uint64_t, Kernel>> kernels_;  // in use until their moment
+  std::atomic<std::uint64_t> reached_{0};
+  std::optional<Error> broken_by_;
+  std::atomic<bool> broken_{false};
+};
+
+// The CUDA device behind a window, or null for another kind's.
+CudaDevice* cuda_device_of(const Window& window) noexcept;
+
+}  // namespace berth::cuda

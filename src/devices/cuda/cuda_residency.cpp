@@ -1,0 +1,48 @@
+#include "devices/cuda/cuda_residency.h"
+
+#include "devices/cuda/cuda_device.h"
+
+namespace berth::cuda {
+namespace {
+
+bool is_managed(const Block& block) noexcept {
+  return block.has(BlockFlags::kHostPointer);
+}
+
+}  // namespace
+
+Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) {
+  const Driver& driver = device_.driver();
+  const bool can = driver.cuMemPrefetchAsync != nullptr && driver.cuMemAdvise != nullptr;
+  const Location place{kLocationDevice, device_.ordinal()};
+  std::optional<ContextScope> scope;
+  for (const Block& block : blocks) {
+    if (!is_managed(block)) continue;
+    if (!can) {
+      left.push_back(
+          {Name::from_id(block.label), block.bytes, "the CUDA driver is older than 12.2 and takes no advice"});
+      continue;
+    }
+    if (!scope) scope.emplace(driver, device_.context());
+    // Advice that the driver turns down is no reason to stop the work; a lost device will be reported by the work.
+    Status status = scope->status();
+    if (status == kSuccess) status = driver.cuMemAdvise(block.handle, block.bytes, kAdvisePreferredLocation, place);
+    if (status == kSuccess)
+      status = device_.at_home(
+          [&](Stream home) { return driver.cuMemPrefetchAsync(block.handle, block.bytes, place, 0, home); });
+    if (status != kSuccess)
+      left.push_back({Name::from_id(block.label), block.bytes, "the driver says " + driver.words(status)});
+  }
+  return {};
+}
+
+void CudaResidency::take(const Block& block) noexcept {
+  const Driver& driver = device_.driver();
+  if (!is_managed(block) || driver.cuMemAdvise == nullptr) return;
+  const ContextScope scope(driver, device_.context());
+  if (scope.status() != kSuccess) return;  // it was only advice
+  const Location place{kLocationDevice, device_.ordinal()};
+  device_.record(driver.cuMemAdvise(block.handle, block.bytes, kUnadvisePreferredLocation, place), "cuMemAdvise");
+}
+
+}  // namespace berth::cuda

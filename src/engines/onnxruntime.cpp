@@ -1,0 +1,141 @@
+#include "berth/engines/onnxruntime.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "berth/device.h"
+#include "core/try.h"
+#include "engines/faulted_memory.h"
+#include "engines/onnxruntime_abi.h"
+#include "engines/onnxruntime_library.h"
+
+namespace berth::engines {
+
+namespace {
+
+constexpr double kPlanningSeconds = 0.03;
+
+// Environments that have a memory: the engine itself would replace one by another without a word.
+struct Attached {
+  std::mutex mutex;
+  std::set<const ort::Env*> environments;
+};
+Attached& attached() {
+  static Attached instance;
+  return instance;
+}
+
+}  // namespace
+
+// The engine knows the allocator by the address of its table, which is our base class: a call leads back to us.
+class OnnxRuntimeMemory::Impl : public ort::Allocator {
+ public:
+  Impl(const ort::Api& table, ort::Env* env, ort::MemoryInfo* memory_info, AllocatorPtr arena_memory, AllocatorPtr pool,
+       OnnxRuntimeOptions options)
+      : ort::Allocator{
+            .version = ort::kAllocatorVersion,
+            .alloc = [](ort::Allocator* self, std::size_t bytes) { return of(self).replay.allocate(bytes); },
+            .free = [](ort::Allocator* self, void* memory) { of(self).replay.release(memory); },
+            .info = [](const ort::Allocator* self) -> const ort::MemoryInfo* {
+              return static_cast<const Impl*>(self)->info_;
+            },
+            .reserve = [](ort::Allocator* self, std::size_t bytes) { return of(self).reserve_weights(bytes); },
+            .get_stats = nullptr,
+            .alloc_on_stream = nullptr,
+            .shrink = nullptr},
+        api(table),
+        replay(std::move(arena_memory), std::move(pool), std::move(options.replay)),
+        env_(env),
+        info_(memory_info),
+        before_weights_(std::move(options.before_weights)) {}
+
+  ~Impl() {
+    if (registered) {
+      if (ort::Status* status = api.unregister_allocator(env_, info_)) api.release_status(status);
+      const std::lock_guard guard(attached().mutex);
+      attached().environments.erase(env_);
+    }
+    api.release_memory_info(info_);
+  }
+
+  const ort::Api& api;
+  Replay replay;
+  std::atomic<std::uint64_t> weight_bytes{0};
+  bool registered = false;
+
+ private:
+  static Impl& of(ort::Allocator* self) noexcept { return *static_cast<Impl*>(self); }
+
+  void* reserve_weights(std::size_t bytes) noexcept {
+    if (before_weights_) before_weights_();
+    weight_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    return replay.allocate(bytes);
+  }
+
+  ort::Env* env_;
+  ort::MemoryInfo* info_;
+  std::function<void()> before_weights_;
+};
+
+Result<const OrtApi*> find_onnxruntime() {
+  BERTH_TRY_ASSIGN(const ort::Library* library, ort::library());
+  return reinterpret_cast<const OrtApi*>(library->api);
+}
+
+OnnxRuntimeMemory::OnnxRuntimeMemory() = default;
+OnnxRuntimeMemory::~OnnxRuntimeMemory() = default;
+
+Result<std::unique_ptr<OnnxRuntimeMemory>> OnnxRuntimeMemory::attach(const OrtApi* api, OrtEnv* env,
+                                                                     OnnxRuntimeOptions options) {
+  const auto& table = *reinterpret_cast<const ort::Api*>(api);
+  auto* environment = reinterpret_cast<ort::Env*>(env);
+  AllocatorPtr arena_memory = options.arena_memory, pool = options.pool;
+  if (!arena_memory || !pool) {
+    BERTH_TRY_ASSIGN(const DevicePtr cpu, device("CPU"));
+    if (!arena_memory) arena_memory = faulted(cpu);
+    if (!pool) pool = cpu;
+  }
+  // A plan is made between two runs: the default budget of a second would be felt.
+  if (!options.replay.planning.time_limit && !options.replay.planning.work_limit)
+    options.replay.planning.time_limit = kPlanningSeconds;
+  // MLAS, the engine's kernels, reads up to 63 bytes past the end of a tensor on some processors.
+  options.replay.arena_slack = std::max<std::uint64_t>(options.replay.arena_slack, 64);
+
+  ort::MemoryInfo* info = nullptr;
+  BERTH_TRY(ort::check(table, table.create_cpu_memory_info(0, 0, &info), "describe CPU memory"));
+  std::unique_ptr<OnnxRuntimeMemory> memory(new OnnxRuntimeMemory);
+  memory->impl_ =
+      std::make_unique<Impl>(table, environment, info, std::move(arena_memory), std::move(pool), std::move(options));
+  const std::lock_guard guard(attached().mutex);
+  if (attached().environments.count(environment) != 0)
+    return Error(Code::kAlreadyExists, Layer::kEngine,
+                 "this environment's memory is Berth already: share that OnnxRuntimeMemory, or destroy it first");
+  BERTH_TRY(ort::check(table, table.register_allocator(environment, memory->impl_.get()), "take Berth's allocator"));
+  memory->impl_->registered = true;
+  attached().environments.insert(environment);
+  return memory;
+}
+
+Result<void> OnnxRuntimeMemory::prepare(OrtSessionOptions* session_options) const {
+  auto* options = reinterpret_cast<ort::SessionOptions*>(session_options);
+  const ort::Api& api = impl_->api;
+  BERTH_TRY(ort::check(api, api.add_session_config_entry(options, "session.use_env_allocators", "1"),
+                       "use the environment's allocator"));
+  return ort::check(api, api.disable_mem_pattern(options), "allocate each tensor by itself");
+}
+
+Replay& OnnxRuntimeMemory::replay() noexcept {
+  return impl_->replay;
+}
+
+std::uint64_t OnnxRuntimeMemory::weight_bytes() const noexcept {
+  return impl_->weight_bytes.load(std::memory_order_relaxed);
+}
+
+OrtAllocator* OnnxRuntimeMemory::allocator() noexcept {
+  return reinterpret_cast<OrtAllocator*>(static_cast<ort::Allocator*>(impl_.get()));
+}
+
+}  // namespace berth::engines

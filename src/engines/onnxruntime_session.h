@@ -1,0 +1,158 @@
+// ONNX Runtime's environment and sessions as values, as far as running a model needs them. Not a binding: what
+// `berth run`, its tests and its bench use. One thread at a time may use a session; it must not outlive its engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "berth/engines/onnxruntime.h"
+#include "berth/result.h"
+#include "engines/onnxruntime_library.h"
+
+namespace berth::ort {
+
+// Bytes of one element; 0 for types without a fixed size, such as strings.
+std::size_t element_bytes(int element_type) noexcept;
+// "float32", as NumPy says it.
+const char* element_name(int element_type) noexcept;
+
+// What a model's input or output looks like before it runs.
+struct TensorSpec {
+  std::string name;
+  int element_type = kElementUndefined;
+  std::vector<std::int64_t> shape;   // -1: symbolic
+  std::vector<std::string> symbols;  // one for each dimension; empty where it has no name
+};
+
+struct Tensor {
+  std::string name;
+  int element_type = kElementUndefined;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+// An output of a run, in the engine's memory. Released with it.
+class Output {
+ public:
+  Output(const Api& api, Value* value) : api_(&api), value_(value) {}
+  Output(Output&& other) noexcept : api_(other.api_), value_(std::exchange(other.value_, nullptr)) {}
+  Output& operator=(Output&&) = delete;
+  ~Output() {
+    if (value_ != nullptr) api_->release_value(value_);
+  }
+  // Element type, shape and bytes. Unsupported for what is not a tensor of numbers.
+  struct View {
+    int element_type;
+    std::vector<std::int64_t> shape;
+    std::span<const std::byte> bytes;
+  };
+  Result<View> view() const;
+
+ private:
+  const Api* api_;
+  Value* value_;
+};
+
+// A file mapped for reading, from which a session can take its weights in place.
+class MappedModel {
+ public:
+  static Result<MappedModel> open(const std::string& path);
+  MappedModel(MappedModel&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  MappedModel& operator=(MappedModel&&) = delete;
+  ~MappedModel();
+  std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+  // Lets the process forget the pages read so far; they come back from the file when they are used again.
+  void forget_pages() const noexcept;
+
+ private:
+  MappedModel() = default;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// The stock arena of a session, in the engine's own words.
+struct ArenaStats {
+  std::uint64_t in_use = 0;
+  std::uint64_t max_in_use = 0;
+  std::uint64_t held = 0;
+  std::uint64_t extensions = 0;
+};
+
+struct SessionSettings {
+  std::string model = {};                        // a file: .onnx, or .ort
+  const MappedModel* mapped = nullptr;           // an .ort model to run from in place; it must outlive the session
+  int threads = 1;                               // inside an operator
+  engines::OnnxRuntimeMemory* memory = nullptr;  // null: the engine's own arena
+  std::string save_ready_model = {};             // where to write the optimised model as .ort; empty: nowhere
+};
+
+class Model;
+
+class Engine {
+ public:
+  // The engine's environment, quiet but for fatal messages.
+  static Result<std::unique_ptr<Engine>> create();
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Result<std::unique_ptr<Model>> open(const SessionSettings& settings) const;
+  // Makes Berth the memory of the sessions that are opened with it.
+  Result<std::unique_ptr<engines::OnnxRuntimeMemory>> attach_memory(engines::OnnxRuntimeOptions options = {}) const;
+
+  const Library& library() const noexcept { return *library_; }
+  const Api& api() const noexcept { return *library_->api; }
+  const MemoryInfo* cpu() const noexcept { return cpu_; }
+  Env* env() const noexcept { return env_; }
+
+ private:
+  explicit Engine(const Library& library) : library_(&library) {}
+  const Library* library_;
+  Env* env_ = nullptr;
+  MemoryInfo* cpu_ = nullptr;
+};
+
+// A loaded model: one session.
+class Model {
+ public:
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const std::vector<TensorSpec>& inputs() const noexcept { return inputs_; }
+  const std::vector<TensorSpec>& outputs() const noexcept { return outputs_; }
+
+  // Binds the inputs of all later runs, in the order of inputs(). Their bytes must stay where they are until the next
+  // bind or the end. InvalidArgument: another number of inputs. Driver: the engine refuses one.
+  Result<void> bind(std::span<Tensor> tensors);
+  // One run. Requires: bind().
+  Result<std::vector<Output>> run();
+
+  // Of the engine's own arena; of nothing when Berth is the memory.
+  Result<ArenaStats> arena_stats() const;
+
+  // Makes a recorded run's requests of the engine's own arena, in order, and gives the address of each.
+  Result<std::vector<std::uint64_t>> arena_addresses(const ReplayTrace& trace) const;
+
+ private:
+  friend class Engine;
+  explicit Model(const Engine& engine) : engine_(engine) {}
+  Result<void> describe();
+  Result<TensorSpec> describe_one(bool input, std::size_t index) const;
+  void release_bound() noexcept;
+
+  const Engine& engine_;
+  Session* session_ = nullptr;
+  std::vector<TensorSpec> inputs_, outputs_;
+  std::vector<const char*> input_names_, output_names_;
+  std::vector<Value*> bound_;
+};
+
+}  // namespace berth::ort

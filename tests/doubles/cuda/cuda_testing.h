@@ -1,0 +1,73 @@
+// For tests of the CUDA device: chooses the driver double, unless BERTH_TEST_CUDA=real asks for the machine's own
+// GPU, and checks after each test that the double saw no misuse, no race and no leak.
+#pragma once
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "doubles/cuda/cuda_double.h"
+
+namespace berth::cuda_test {
+
+inline bool on_real_gpu() {
+  const char* chosen = std::getenv("BERTH_TEST_CUDA");
+  return chosen != nullptr && std::string_view(chosen) == "real";
+}
+
+// The double's controls. Requires: not on_real_gpu().
+inline const CudaDoubleControl& cuda_double() {
+  static const auto* const control = static_cast<const CudaDoubleControl*>(
+      dlsym(dlopen(BERTH_CUDA_DOUBLE, RTLD_NOW | RTLD_LOCAL), "cuda_double_control"));
+  return *control;
+}
+
+inline std::vector<std::string> cuda_violations(std::string_view kind = "") {
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < cuda_double().violation_count(); ++i) {
+    const std::string text = cuda_double().violation(i);
+    if (text.starts_with(kind)) found.push_back(text);
+  }
+  return found;
+}
+
+// While it lives, "CUDA" is the double with these options, or the real GPU if that was asked for.
+class CudaChoice {
+ public:
+  explicit CudaChoice(const CudaDoubleOptions& options = {}) {
+    if (on_real_gpu()) return;
+    setenv("BERTH_CUDA_LIBRARY", BERTH_CUDA_DOUBLE, 1);
+    EXPECT_EQ(cuda_double().reset(&options), 1) << "an earlier test left a CUDA context behind";
+  }
+  ~CudaChoice() {
+    if (!on_real_gpu()) unsetenv("BERTH_CUDA_LIBRARY");
+  }
+  CudaChoice(const CudaChoice&) = delete;
+  CudaChoice& operator=(const CudaChoice&) = delete;
+};
+
+// A test on the double or a real GPU.
+class CudaTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    if (on_real_gpu()) return;
+    for (const std::string& text : cuda_violations()) ADD_FAILURE() << text;
+    EXPECT_EQ(cuda_double().live_objects(), 0u) << "driver objects outlived the test";
+  }
+
+  CudaChoice choice_;
+};
+
+// A test that needs the double's controls.
+class CudaDoubleTest : public CudaTest {
+ protected:
+  void SetUp() override {
+    if (on_real_gpu()) GTEST_SKIP() << "needs the driver double";
+  }
+};
+
+}  // namespace berth::cuda_test

@@ -1,0 +1,29 @@
+// The double's exported functions, declared from the same list that production code uses, so that a definition
+// with another signature does not compile.
+#pragma once
+
+#include "state.h"
+
+namespace berth::cuda {
+extern "C" {
+#define BERTH_DECLARE(name, symbol, version, need, parameters) \
+  __attribute__((visibility("default"))) Status symbol parameters;
+BERTH_CUDA_FUNCTIONS(BERTH_DECLARE)
+#undef BERTH_DECLARE
+__attribute__((visibility("default"))) Status cuGetProcAddress_v2(const char* name, void** function, int version,
+                                                                  std::uint64_t flags, ProcAddressResult* result);
+}
+}  // namespace berth::cuda
+
+// The head of a call: takes the state and its lock, counts the call, and lets it fail if it was told to.
+#define DOUBLE_ENTER(name)                        \
+  constexpr const char* kCall = name;             \
+  auto& state = cuda_double::State::get();        \
+  std::unique_lock<std::mutex> lock(state.mutex); \
+  if (const Status told = state.enter(kCall); told != kSuccess) return told
+
+// The same, for a call that needs a current context.
+#define DOUBLE_ENTER_CONTEXT(name)               \
+  DOUBLE_ENTER(name);                            \
+  cuda_double::DeviceContext* context = nullptr; \
+  if (const Status wrong = state.current(kCall, &context); wrong != kSuccess) return wrong

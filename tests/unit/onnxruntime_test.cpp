@@ -1,0 +1,243 @@
+#include "berth/engines/onnxruntime.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+#include "engines/onnxruntime_session.h"
+#include "support/tiny_onnx.h"
+
+#if __has_include(<onnxruntime_c_api.h>)
+#include <onnxruntime_c_api.h>
+#endif
+
+namespace berth {
+namespace {
+
+using ort::Engine;
+using ort::Model;
+using ort::Tensor;
+
+#if __has_include(<onnxruntime_c_api.h>)
+// Where the SDK is there, our declarations are compared with it.
+static_assert(offsetof(OrtApi, Run) == offsetof(ort::Api, run));
+static_assert(offsetof(OrtApi, CreateSession) == offsetof(ort::Api, create_session));
+static_assert(offsetof(OrtApi, CreateTensorWithDataAsOrtValue) == offsetof(ort::Api, create_tensor_with_data));
+static_assert(offsetof(OrtApi, RegisterAllocator) == offsetof(ort::Api, register_allocator));
+static_assert(offsetof(OrtApi, AllocatorGetStats) == offsetof(ort::Api, allocator_get_stats));
+static_assert(offsetof(OrtAllocator, Reserve) == offsetof(ort::Allocator, reserve));
+#endif
+
+using Outputs = std::vector<std::vector<std::byte>>;
+
+class OnnxRuntime : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Result<const ort::Library*> library = ort::library();
+    if (!library) GTEST_SKIP() << library.error().message();
+    folder_ = std::filesystem::temp_directory_path() / ("berth-ort-test-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+    path_ = (folder_ / "tiny.onnx").string();
+    testing::write_tiny_onnx(path_);
+    engine_ = Engine::create().value();
+  }
+  void TearDown() override {
+    engine_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  static std::vector<Tensor> rows(std::int64_t count) {
+    Tensor tensor{.name = "x", .element_type = ort::kElementF32, .shape = {count, 64}, .bytes = {}};
+    tensor.bytes.resize(static_cast<std::size_t>(count) * 64 * 4);
+    std::mt19937 random(static_cast<unsigned>(count));
+    for (std::size_t i = 0; i < tensor.bytes.size(); i += 4) {
+      const float value = static_cast<float>(random() % 2000) / 1000.0f - 1.0f;
+      std::memcpy(tensor.bytes.data() + i, &value, 4);
+    }
+    std::vector<Tensor> tensors;
+    tensors.push_back(std::move(tensor));
+    return tensors;
+  }
+
+  static Outputs copy(const std::vector<ort::Output>& outputs) {
+    Outputs copies;
+    for (const ort::Output& output : outputs) {
+      const auto view = output.view().value();
+      copies.emplace_back(view.bytes.begin(), view.bytes.end());
+    }
+    return copies;
+  }
+
+  Outputs stock(std::int64_t count, int threads = 1) {
+    auto model = engine_->open({.model = path_, .threads = threads}).value();
+    std::vector<Tensor> inputs = rows(count);
+    model->bind(inputs).value();
+    return copy(model->run().value());
+  }
+
+  std::filesystem::path folder_;
+  std::string path_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(OnnxRuntime, GivesTheSameBitsFromOnePlannedArenaOnOneAndTwoThreads) {
+  for (const int threads : {1, 2}) {
+    const Outputs expected = stock(96, threads);
+    auto memory = engine_->attach_memory().value();
+    auto model = engine_->open({.model = path_, .threads = threads, .memory = memory.get()}).value();
+    std::vector<Tensor> inputs = rows(96);
+    model->bind(inputs).value();
+    for (int i = 0; i < 6; ++i) {
+      auto run = memory->run("96");
+      ASSERT_TRUE(run.status);
+      const auto outputs = model->run().value();
+      const ReplayRun did = run.end();
+      EXPECT_EQ(did.recorded, i == 0);
+      EXPECT_EQ(did.deviated, 0u);
+      EXPECT_EQ(copy(outputs), expected) << "run " << i;
+    }
+    const ReplayTrace* trace = memory->replay().trace("96");
+    ASSERT_NE(trace, nullptr);
+    EXPECT_GE(trace->requests.size(), 4u);
+    EXPECT_EQ(memory->replay().counters().arena_bytes, trace->live_peak());
+    EXPECT_EQ(memory->replay().counters().planned, 5 * trace->requests.size());
+  }
+}
+
+TEST_F(OnnxRuntime, ServesAShapeItDidNotRecordWithoutCorruptingIt) {
+  const Outputs small = stock(32), large = stock(200);
+  auto memory = engine_->attach_memory().value();
+  auto model = engine_->open({.model = path_, .memory = memory.get()}).value();
+  std::uint64_t deviated = 0;
+  for (int i = 0; i < 12; ++i) {
+    const bool is_large = i % 3 == 2;
+    std::vector<Tensor> inputs = rows(is_large ? 200 : 32);
+    model->bind(inputs).value();
+    auto run = memory->run("one key for all shapes");
+    const auto outputs = model->run().value();
+    deviated += run.end().deviated;
+    EXPECT_EQ(copy(outputs), is_large ? large : small) << "run " << i;
+  }
+  EXPECT_GT(deviated, 0u);
+}
+
+TEST_F(OnnxRuntime, LeavesOutputsThatAreKeptAcrossRunsAlone) {
+  const Outputs expected = stock(64);
+  auto memory = engine_->attach_memory().value();
+  auto model = engine_->open({.model = path_, .memory = memory.get()}).value();
+  std::vector<Tensor> inputs = rows(64);
+  model->bind(inputs).value();
+  std::vector<std::vector<ort::Output>> kept;
+  for (int i = 0; i < 5; ++i) {
+    auto run = memory->run("64");
+    kept.push_back(model->run().value());
+  }
+  for (const auto& outputs : kept) EXPECT_EQ(copy(outputs), expected);
+  EXPECT_EQ(memory->replay().counters().deviating_runs, 0u);
+}
+
+TEST_F(OnnxRuntime, SharesOneArenaBetweenSessionsThatTakeTurns) {
+  testing::write_tiny_onnx(path_ + ".wide", 512);
+  auto memory = engine_->attach_memory().value();
+  auto narrow = engine_->open({.model = path_, .memory = memory.get()}).value();
+  auto wide = engine_->open({.model = path_ + ".wide", .memory = memory.get()}).value();
+  std::vector<Tensor> inputs = rows(64);
+  narrow->bind(inputs).value();
+  wide->bind(inputs).value();
+  for (int i = 0; i < 3; ++i) {
+    {
+      auto run = memory->run("narrow");
+      ASSERT_TRUE(narrow->run());
+    }
+    auto run = memory->run("wide");
+    ASSERT_TRUE(wide->run());
+  }
+  const std::uint64_t larger = std::max(memory->replay().plan("narrow")->size, memory->replay().plan("wide")->size);
+  EXPECT_EQ(memory->replay().counters().arena_bytes, larger);
+}
+
+TEST_F(OnnxRuntime, RunsFromAMappedModelWithTheSameBitsAndFewerWeightBytes) {
+  const Outputs expected = stock(48);
+  const std::string ready = path_ + ".ort";
+  ASSERT_TRUE(engine_->open({.model = path_, .save_ready_model = ready}));
+  auto mapped = ort::MappedModel::open(ready).value();
+  auto memory = engine_->attach_memory().value();
+  auto model = engine_->open({.model = path_, .mapped = &mapped, .memory = memory.get()}).value();
+  mapped.forget_pages();
+  std::vector<Tensor> inputs = rows(48);
+  model->bind(inputs).value();
+  for (int i = 0; i < 3; ++i) {
+    auto run = memory->run("48");
+    EXPECT_EQ(copy(model->run().value()), expected);
+  }
+}
+
+TEST_F(OnnxRuntime, ReportsTheStockArenaAndWhereItPutsThings) {
+  auto model = engine_->open({.model = path_}).value();
+  std::vector<Tensor> inputs = rows(96);
+  model->bind(inputs).value();
+  const ort::ArenaStats before = model->arena_stats().value();
+  ASSERT_TRUE(model->run());
+  const ort::ArenaStats after = model->arena_stats().value();
+  EXPECT_GT(after.held, before.held);
+  EXPECT_GE(after.held, after.max_in_use);
+  EXPECT_GT(after.extensions, 0u);
+
+  ReplayTrace trace;
+  trace.requests = {{.bytes = 4096, .released_at = 2}, {.bytes = 4096}, {.bytes = 4096}};
+  trace.releases = {0};
+  const std::vector<std::uint64_t> addresses = model->arena_addresses(trace).value();
+  ASSERT_EQ(addresses.size(), 3u);
+  EXPECT_NE(addresses[0], addresses[1]);
+  EXPECT_NE(addresses[1], addresses[2]);
+  EXPECT_EQ(model->arena_stats().value().in_use, after.in_use) << "everything was given back";
+}
+
+TEST_F(OnnxRuntime, SaysWhatTheEngineSaysWhenAModelCannotBeLoadedOrRun) {
+  const auto missing = engine_->open({.model = (folder_ / "none.onnx").string()});
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code(), Code::kDriver);
+  EXPECT_NE(missing.error().message().find("failed to load the model"), std::string::npos);
+
+  auto model = engine_->open({.model = path_}).value();
+  std::vector<Tensor> inputs = rows(4);
+  inputs[0].shape = {8, 32};
+  model->bind(inputs).value();
+  const auto refused = model->run();
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("failed to run the model"), std::string::npos);
+  std::vector<Tensor> none;
+  EXPECT_EQ(model->bind(none).error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(OnnxRuntime, DescribesTheModelsInputsAndOutputs) {
+  auto model = engine_->open({.model = path_}).value();
+  ASSERT_EQ(model->inputs().size(), 1u);
+  EXPECT_EQ(model->inputs()[0].name, "x");
+  EXPECT_EQ(model->inputs()[0].element_type, ort::kElementF32);
+  EXPECT_EQ(model->inputs()[0].shape, (std::vector<std::int64_t>{-1, 64}));
+  EXPECT_EQ(model->inputs()[0].symbols[0], "rows");
+  ASSERT_EQ(model->outputs().size(), 2u);
+  EXPECT_EQ(model->outputs()[1].name, "d");
+}
+
+TEST_F(OnnxRuntime, RefusesASecondMemoryForOneEnvironment) {
+  auto memory = engine_->attach_memory().value();
+  const auto second = engine_->attach_memory();
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code(), Code::kAlreadyExists);
+  memory.reset();
+  EXPECT_TRUE(engine_->attach_memory());
+}
+
+TEST(MappedModel, SaysWhyAFileCannotBeMapped) {
+  const auto missing = ort::MappedModel::open("/nonexistent/model.ort");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code(), Code::kIo);
+}
+
+}  // namespace
+}  // namespace berth
