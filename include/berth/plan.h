@@ -42,7 +42,7 @@ struct AliasOf {
   std::uint64_t offset = 0;  // bytes from the start of that node
 };
 
-// One node: how many bytes, and when they hold data.
+// One node: how many bytes, and when they hold data. Unless it is pinned or has no bytes, last is after first.
 struct Lifetime {
   std::uint64_t bytes = 0;  // 0: the node has no slot
   std::int64_t first = 0;
@@ -166,7 +166,7 @@ struct PlanOptions {
   // With a capacity, the planner stops at the first plan that fits. Set this to go on to the smallest.
   bool smallest = false;
 
-  // Called on the calling thread.
+  // Called on the calling thread. With several lanes, only while the last of them is planned.
   std::function<void(const PlanProgress&)> progress = nullptr;
 
   // Asking to stop ends the search soon; the best plan so far is returned.
@@ -176,8 +176,11 @@ struct PlanOptions {
 // About a second of search on one core.
 inline constexpr std::uint64_t kDefaultWork = 2'000'000;
 
-// Plans `problem`: at least as small as every named strategy below, then smaller until proven optimal or stopped. The
-// first plan takes O(n log n) to O(n sqrt n) time; memory is O(n) throughout. Fails with
+// Plans `problem`: at least as small as every named strategy below, then smaller until proven optimal or stopped. (A
+// time limit or a cancellation may end it before all strategies were tried. Over several banks what counts is not the
+// sum, but how little is in the last bank, then in the one before.) The first plan takes O(n k) time where at most k
+// nodes share a stretch of time, O(n log n) for more than a few thousand plain lifetimes; memory is O(n) throughout.
+// Fails with
 //   InvalidArgument  a lifetime or option outside its range; the sentence names the node
 //   Cycle            a chain of aliases that leads back to itself
 //   Infeasible       proven: nothing fits the capacity, the banks or the largest block; the sentence says by how much

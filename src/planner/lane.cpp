@@ -7,6 +7,7 @@
 #include "planner/bounds.h"
 #include "planner/campaign.h"
 #include "planner/crew.h"
+#include "planner/ejection.h"
 #include "planner/placer.h"
 #include "planner/strategies.h"
 
@@ -74,10 +75,29 @@ class Lane {
     attempt({named(Strategy::kOnlineBestFit)});
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
+    // Against the clock it is better to improve early; otherwise all rules are heard first.
+    if (limits_.interrupt.deadline) eject(limits_.work);
     attempt({{"hot_first", {}, by_heat<2>}, {"hot_first", {}, by_heat<10>}});
     attempt({named(Strategy::kXlaTemporal), named(Strategy::kSmallestGap)});
     attempt({named(Strategy::kXlaSpatial), {"hot_first", {}, by_heat<20>}});
     if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
+    eject(limits_.work);
+  }
+
+  void eject(std::uint64_t work) {
+    if (done() || stopped() || result_.work >= limits_.work || loose_wins_) return;
+    const EjectionLimits limits{std::max(limits_.goal, result_.lower_bound),
+                                std::min(work, limits_.work - result_.work), limits_.seed + campaigns_++,
+                                limits_.interrupt};
+    const std::uint64_t before = result_.work;
+    const auto take = [&](const EjectionResult& found) {
+      result_.work = before + found.work;
+      if (found.best.top >= result_.best.top) return;
+      result_.best = found.best;
+      result_.strategy = "ejection";
+      report();
+    };
+    take(improve_by_ejection(model_, result_.best, limits, crew_, take));
   }
 
   bool done() const {

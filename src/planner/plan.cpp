@@ -52,7 +52,7 @@ Result<void> check_items(const PlanProblem& problem, const Model& model) {
   for (std::uint32_t i = 0; i < model.items.size(); ++i) {
     const Item& item = model.items[i];
     if (item.fixed == kNowhere) continue;
-    const std::uint64_t offset = (std::uint64_t{item.bank} << 52) + item.fixed;
+    const std::uint64_t offset = Space().base(item.bank) + item.fixed;
     if (!placer.free_at(i, offset)) {
       const auto at = std::find(model.item_of.begin(), model.item_of.end(), i) - model.item_of.begin();
       return Error(Code::kInfeasible, Layer::kPlan,
@@ -91,7 +91,6 @@ class Planning {
     plan_.fingerprint = fingerprint(problem_);
     plan_.slots.resize(problem_.lifetimes.size());
     bounds_.resize(models_.size());
-    sizes_.resize(models_.size());
     for (std::size_t lane = 0; lane < models_.size(); ++lane) {
       BERTH_TRY(check_items(problem_, models_[lane]));
       bounds_[lane] = split_bound(models_[lane]);
@@ -278,7 +277,7 @@ class Planning {
   std::uint64_t work_limit_ = 0;
   unsigned threads_ = 1;
   std::vector<Model> models_, loose_;
-  std::vector<std::uint64_t> bounds_, sizes_;
+  std::vector<std::uint64_t> bounds_;
   std::vector<std::uint64_t> used_;  // of each bank
   std::size_t lane_ = 0;
   MemoryPlan plan_;

@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "../bench/plan_instances.h"
+#include "planner/bounds.h"
+#include "planner/ejection.h"
+#include "planner/strategies.h"
 
 namespace berth {
 namespace {
@@ -523,6 +526,38 @@ TEST(Plan, IsTheSameOnAnyNumberOfThreadsWhenLarge) {
   const MemoryPlan four = plan(problem, {.work_limit = 30'000, .threads = 4}).value();
   EXPECT_EQ(one.slots, four.slots);
   EXPECT_EQ(one.work, four.work);
+}
+
+TEST(Plan, EjectionImprovesALayoutTheSameOnAnyNumberOfThreads) {
+  const PlanProblem problem = random_problem(300, 41, 60);
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  const planner::Layout start = planner::online_best_fit(models[0]);
+  const auto run = [&](unsigned threads) {
+    planner::Crew crew(threads);
+    planner::EjectionLimits limits;
+    limits.work = 20'000;
+    limits.goal = planner::load_bound(models[0]);
+    std::uint64_t last = start.top;
+    return planner::improve_by_ejection(models[0], start, limits, crew, [&](const planner::EjectionResult& now) {
+      EXPECT_LT(now.best.top, last);
+      last = now.best.top;
+    });
+  };
+  const planner::EjectionResult one = run(1);
+  EXPECT_LT(one.best.top, start.top);
+  for (std::size_t a = 0; a < 300; ++a) {
+    for (std::size_t b = 0; b < a; ++b) {
+      const Lifetime &x = problem.lifetimes[a], &y = problem.lifetimes[b];
+      if (x.first >= y.last || y.first >= x.last) continue;
+      const std::uint64_t p = one.best.offsets[a], q = one.best.offsets[b];
+      EXPECT_TRUE(p + x.bytes <= q || q + y.bytes <= p) << a << " and " << b;
+    }
+  }
+  for (const unsigned threads : {2u, 4u}) {
+    const planner::EjectionResult other = run(threads);
+    EXPECT_EQ(one.best.offsets, other.best.offsets) << threads << " threads";
+    EXPECT_EQ(one.work, other.work);
+  }
 }
 
 TEST(Plan, IsNeverLargerThanAnyNamedStrategy) {
