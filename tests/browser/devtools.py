@@ -138,49 +138,25 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
         self.settle()
 
-    def screenshot(self, path=None):
-        data = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
-        if path:
-            with open(path, "wb") as out:
-                out.write(data)
-        return Picture(data)
-
-
-class Picture:
-    """The pixels of a PNG of eight bits a channel."""
-
-    def __init__(self, data):
-        at, packed = 8, b""
-        while at < len(data):
-            size, kind = struct.unpack(">I4s", data[at:at + 8])
-            if kind == b"IHDR":
-                self.width, self.height, depth, colour = struct.unpack(">IIBB", data[at + 8:at + 18])
-                assert depth == 8 and colour in (2, 6)
-                self._step = 3 if colour == 2 else 4
-            if kind == b"IDAT":
-                packed += data[at + 8:at + 8 + size]
-            at += size + 12
-        raw, stride, step = zlib.decompress(packed), self.width * self._step, self._step
-        self._rows, previous = [], bytes(stride)
-        for y in range(self.height):
-            kind, row = raw[y * (stride + 1)], bytearray(raw[y * (stride + 1) + 1:(y + 1) * (stride + 1)])
-            if kind:
-                for i in range(stride):
-                    left = row[i - step] if i >= step else 0
-                    up, corner = previous[i], previous[i - step] if i >= step else 0
-                    if kind == 1:
-                        guess = left
-                    elif kind == 2:
-                        guess = up
-                    elif kind == 3:
-                        guess = (left + up) // 2
-                    else:
-                        a, b, c = abs(up - corner), abs(left - corner), abs(left + up - 2 * corner)
-                        guess = left if a <= b and a <= c else up if b <= c else corner
-                    row[i] = (row[i] + guess) & 255
-            self._rows.append(bytes(row))
-            previous = row
+    def screenshot(self, path):
+        with open(path, "wb") as out:
+            out.write(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def pixel(self, x, y):
-        at = int(x) * self._step
-        return tuple(self._rows[int(y)][at:at + 3])
+        """The colour on the screen at a point. A picture of one pixel: decoding a whole one here is slow."""
+        clip = {"x": int(x), "y": int(y), "width": 1, "height": 1, "scale": 1}
+        return first_pixel(base64.b64decode(self.call("Page.captureScreenshot", format="png", clip=clip)["data"]))
+
+
+def first_pixel(data):
+    """Red, green and blue of the first pixel of a PNG of eight bits a channel. No filter changes the first one."""
+    at, packed = 8, b""
+    while at < len(data):
+        size, kind = struct.unpack(">I4s", data[at:at + 8])
+        if kind == b"IHDR":
+            depth, colour = data[at + 16], data[at + 17]
+            assert depth == 8 and colour in (2, 6), (depth, colour)
+        if kind == b"IDAT":
+            packed += data[at + 8:at + 8 + size]
+        at += size + 12
+    return tuple(zlib.decompress(packed)[1:4])

@@ -79,17 +79,17 @@ class MemoryMap(unittest.TestCase):
         for name, some in (("ten.html", (1, 6)), ("thousand.html", (0, 3, 120)), ("many.html", (0, 1))):
             for theme in ("light", "dark"):
                 self.open(name, "theme=" + theme)
-                picture = BROWSER.screenshot(os.path.join(FOLDER, name.replace(".html", f"-{theme}.png")))
+                BROWSER.screenshot(os.path.join(FOLDER, name.replace(".html", f"-{theme}.png")))
                 background = tuple(self.run_js("""getComputedStyle(document.documentElement).getPropertyValue('--chart')
                   .trim().slice(1).match(/../g).map(d => parseInt(d, 16))"""))
                 for i in some:
                     x, y = self.centre(i)
-                    self.assertNotEqual(picture.pixel(x, y), background, f"{name}, rectangle {i}")
+                    self.assertNotEqual(BROWSER.pixel(x, y), background, f"{name}, rectangle {i}")
                 corner = self.run_js("""(() => { const b = memoryMap.panels[0].canvas.getBoundingClientRect();
                   return [b.right - 14, b.top + 11]; })()""")
                 beyond = tuple(self.run_js("""getComputedStyle(document.documentElement).getPropertyValue('--card')
                   .trim().slice(1).match(/../g).map(d => parseInt(d, 16))"""))
-                self.assertEqual(picture.pixel(*corner), beyond)
+                self.assertEqual(BROWSER.pixel(*corner), beyond)
 
     def test_every_pixel_of_a_hundred_thousand_buffers_answers(self):
         self.open("many.html")
@@ -192,11 +192,11 @@ class MemoryMap(unittest.TestCase):
         BROWSER.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
         BROWSER.settle()
         self.assertEqual(self.run_js(theme), "dark")
-        self.assertLess(sum(BROWSER.screenshot().pixel(5, 5)), 150)
+        self.assertLess(sum(BROWSER.pixel(5, 5)), 150)
         self.run_js("document.getElementById('theme').click()")
         BROWSER.settle()
         self.assertEqual(self.run_js(theme), "light")
-        self.assertGreater(sum(BROWSER.screenshot().pixel(5, 5)), 600)
+        self.assertGreater(sum(BROWSER.pixel(5, 5)), 600)
 
     def test_two_panels_share_one_scale_and_one_cursor(self):
         self.open("two.html")
