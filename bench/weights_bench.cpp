@@ -116,7 +116,8 @@ void run_here(Bench& bench) {
   const berth::DevicePtr cpu = berth::device("CPU").value();
   const auto names = [](const std::string& path) {
     std::vector<std::string> all;
-    for (const berth::TensorInfo& info : berth::open_weights(path).value().tensors()) all.emplace_back(info.name);
+    const berth::WeightFile file = berth::open_weights(path).value();
+    for (const berth::TensorInfo& info : file.tensors()) all.emplace_back(info.name);
     return all;
   };
   bench.measure("list", "berth", [&] { return names(bench.path("many.safetensors")); });

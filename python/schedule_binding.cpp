@@ -10,16 +10,16 @@
 namespace berth::python {
 namespace {
 
-// The step's error carries the Python exception through C++ and out of run().
+// A step's exception comes out of run() as a ValueError with its kind and text.
 Result<void> call_step(const AnyThreadObject& function, const StepRun& run) {
   const nb::gil_scoped_acquire acquire;
   try {
     function.get()(nb::cast(&run, nb::rv_policy::reference));
     return {};
   } catch (nb::python_error& error) {
-    const std::string text = error.what();
-    error.discard_as_unraisable("a step of a berth.Schedule");
-    return Error::with_text(Code::kInvalidUsage, Layer::kSchedule, text);
+    const std::string kind = nb::cast<std::string>(error.type().attr("__name__"));
+    const std::string text = nb::cast<std::string>(nb::str(error.value()));
+    return Error::with_text(Code::kInvalidUsage, Layer::kSchedule, kind + ": " + text);
   }
 }
 

@@ -3,7 +3,8 @@
 // mapped file on the DISK device; load() reads into fresh memory of any device, in parallel.
 //
 // A WeightFile is a cheap value that shares what it opened; names, shapes and metadata that it hands out live as
-// long as any copy of it, and buffers live on by themselves. All calls are const and may run on any thread.
+// long as any copy of it (they cannot be asked of a temporary), and buffers live on by themselves. All calls are const
+// and may run on any thread.
 //
 //   auto file = berth::open_weights("model.safetensors").value();
 //   for (const berth::TensorInfo& t : file.tensors()) ...
@@ -73,16 +74,22 @@ class WeightFile {
 
   WeightFormat format() const noexcept;
   // All tensors, in the order of their bytes; shards one after the other.
-  std::span<const TensorInfo> tensors() const noexcept;
+  std::span<const TensorInfo> tensors() const& noexcept;
   // Null when there is none of this name. O(1).
-  const TensorInfo* find(std::string_view name) const noexcept;
+  const TensorInfo* find(std::string_view name) const& noexcept;
   // Entries in the file's order. Of a sharded or split set: the first file's.
-  std::span<const MetadataEntry> metadata() const noexcept;
-  const MetadataValue* find_metadata(std::string_view key) const noexcept;
+  std::span<const MetadataEntry> metadata() const& noexcept;
+  const MetadataValue* find_metadata(std::string_view key) const& noexcept;
   // The paths that were opened; TensorInfo::file counts them.
-  std::span<const std::string> files() const noexcept;
+  std::span<const std::string> files() const& noexcept;
   // Sum over all tensors.
   std::uint64_t total_bytes() const noexcept;
+  // `for (t : open_weights(path).value().tensors())` would read what is gone: keep the file in a variable.
+  void tensors() const&& = delete;
+  void find(std::string_view name) const&& = delete;
+  void metadata() const&& = delete;
+  void find_metadata(std::string_view key) const&& = delete;
+  void files() const&& = delete;
 
   // A read-only view of the mapped file: no copy, nothing is read until it is touched. Keeps the file mapped.
   // NotFound; Io; Unsupported for more than kMaxRank dimensions. O(1).

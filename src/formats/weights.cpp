@@ -227,26 +227,26 @@ Result<WeightFile> open_weights(const std::string& path) {
 WeightFormat WeightFile::format() const noexcept {
   return opened_ ? opened_->format : WeightFormat::kSafetensors;
 }
-std::span<const TensorInfo> WeightFile::tensors() const noexcept {
+std::span<const TensorInfo> WeightFile::tensors() const& noexcept {
   return opened_ ? opened_->table.tensors() : std::span<const TensorInfo>();
 }
-std::span<const MetadataEntry> WeightFile::metadata() const noexcept {
+std::span<const MetadataEntry> WeightFile::metadata() const& noexcept {
   return opened_ ? opened_->table.metadata() : std::span<const MetadataEntry>();
 }
-std::span<const std::string> WeightFile::files() const noexcept {
+std::span<const std::string> WeightFile::files() const& noexcept {
   return opened_ ? std::span<const std::string>(opened_->paths) : std::span<const std::string>();
 }
 std::uint64_t WeightFile::total_bytes() const noexcept {
   return opened_ ? opened_->total_bytes : 0;
 }
 
-const TensorInfo* WeightFile::find(std::string_view name) const noexcept {
+const TensorInfo* WeightFile::find(std::string_view name) const& noexcept {
   if (!opened_) return nullptr;
   const auto found = opened_->table.find(name);
   return found ? &opened_->table.tensors()[*found] : nullptr;
 }
 
-const MetadataValue* WeightFile::find_metadata(std::string_view key) const noexcept {
+const MetadataValue* WeightFile::find_metadata(std::string_view key) const& noexcept {
   return opened_ ? opened_->table.find_metadata(key) : nullptr;
 }
 

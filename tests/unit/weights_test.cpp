@@ -89,8 +89,9 @@ TEST_F(Weights, SaysWhichNameIsMissing) {
   const WeightFile file = open_weights(make_model("a.safetensors", 3)).value();
   EXPECT_EQ(file.tensor("nope").error().code(), Code::kNotFound);
   EXPECT_THAT(file.load("nope", cpu()).error().message(), HasSubstr("\"nope\" among the 3"));
-  EXPECT_EQ(WeightFile().tensor("x").error().code(), Code::kNotFound);
-  EXPECT_TRUE(WeightFile().tensors().empty());
+  const WeightFile empty;
+  EXPECT_EQ(empty.tensor("x").error().code(), Code::kNotFound);
+  EXPECT_TRUE(empty.tensors().empty());
   EXPECT_TRUE(WeightFile().load_all(cpu()).value().buffers.empty());
 }
 
