@@ -77,7 +77,7 @@ struct MallocSide {
   void release(Held memory) const { std::free(memory); }
 };
 
-constexpr int kBatches = 40;
+constexpr int kBatches = 25;
 
 // The fastest of many batches, in nanoseconds a pair.
 double best_of(int batches, std::size_t operations, const std::function<void()>& batch) {
@@ -109,7 +109,7 @@ std::vector<std::uint32_t> mixed_sizes(unsigned seed) {
 
 template <class Side>
 double mixed(const Side& side, unsigned seed) {
-  constexpr std::size_t kSteps = 20'000, kLive = 256;
+  constexpr std::size_t kSteps = 10'000, kLive = 256;
   const std::vector<std::uint32_t> sizes = mixed_sizes(seed);
   std::mt19937 random(seed);
   std::vector<std::uint32_t> order(4096);
@@ -326,7 +326,7 @@ int run_table(const std::string& self) {
       fmt::print("{} is not installed ({}): its column is missing\n", side, file);
   }
   Figures ours;
-  for (int turn = 0; turn < 3; ++turn) {
+  for (int turn = 0; turn < 2; ++turn) {
     keep_best(ours, run_in_child(self, "berth", ""));
     for (Peer& peer : peers) keep_best(peer.figures, run_in_child(self, peer.side, peer.preload));
   }

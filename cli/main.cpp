@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   berth::cli::add_devices_command(app, exit_code);
+  berth::cli::add_replay_command(app, exit_code);
   berth::cli::add_plan_command(app, exit_code);
   berth::cli::add_inspect_command(app, exit_code);
   berth::cli::add_convert_command(app, exit_code);

@@ -41,7 +41,7 @@ void bind_arena(nb::module_& module) {
             ArenaOptions options;
             options.f16_shadow = shadow_from(shadow);
             options.zero = zero;
-            options.label = label;
+            options.label = Name(label);
             Arena arena = released([&] { return Arena::from_plan(allocator, plan.plan, options); }).value();
             new (self) ArenaOnQueue{std::move(arena), allocator->device().default_queue().value()};
           },

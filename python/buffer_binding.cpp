@@ -311,6 +311,20 @@ void bind_buffer(nb::module_& module) {
           nb::arg("device"), "A copy on another device (or the same).")
       .def("item", &item, "The only element, as a Python number.")
       .def(
+          "numpy", [](nb::handle self) { return nb::module_::import_("berth._dtypes").attr("array_of")(self); },
+          nb::sig("def numpy(self) -> object"),
+          "A NumPy array over the same memory; it keeps the memory alive. TypeError for types NumPy cannot hold.\n\n"
+          ">>> import berth\n"
+          ">>> berth.Buffer(3, 'i32', zero=True).numpy()\n"
+          "array([0, 0, 0], dtype=int32)")
+      .def(
+          "__array__",
+          [](nb::handle self, nb::handle dtype, nb::handle copy) {
+            return nb::module_::import_("berth._dtypes").attr("array_of")(self, dtype, copy);
+          },
+          nb::arg("dtype").none() = nb::none(), nb::arg("copy").none() = nb::none(),
+          nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> object"))
+      .def(
           "synchronize", [](const Buffer& self) { released([&] { return live(self).synchronize(); }).value(); },
           "Waits for all work on the device.")
       .def(

@@ -188,6 +188,18 @@ void bind_weights(nb::module_& module) {
           },
           nb::sig("def keys(self) -> list[str]"), "Names, in the order of their bytes in the file.")
       .def(
+          "__iter__", [](nb::handle self) { return nb::iter(self.attr("keys")()); },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[str]"))
+      .def(
+          "items",
+          [](const WeightFile& self) {
+            nb::list all;
+            for (const TensorInfo& info : self.tensors())
+              all.append(nb::make_tuple(text_of(info.name), self.tensor(info).value()));
+            return all;
+          },
+          nb::sig("def items(self) -> list[tuple[str, Buffer]]"), "Names with their zero-copy buffers.")
+      .def(
           "info",
           [](const WeightFile& self, std::string_view name) {
             const TensorInfo* info = self.find(name);

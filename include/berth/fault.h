@@ -37,7 +37,7 @@ class Fault final : public AllocatorAdaptor {
 
   // OutOfMemory with cause kInjected where the plan says so. Zero bytes are not counted.
   Result<Block> allocate(const BlockSpec& spec) override;
-  void release(const Block& block, Timepoint last_use) noexcept override { inner()->release(block, last_use); }
+  void release(const Block& block, Timepoint last_use = {}) noexcept override { inner()->release(block, last_use); }
   std::string_view name() const noexcept override { return "fault"; }
 
   FaultPlan& plan() const noexcept { return *plan_; }

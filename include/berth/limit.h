@@ -23,7 +23,7 @@ class Limit final : public AllocatorAdaptor {
 
   // Also OutOfMemory with cause kBudget.
   Result<Block> allocate(const BlockSpec& spec) override;
-  void release(const Block& block, Timepoint last_use) noexcept override;
+  void release(const Block& block, Timepoint last_use = {}) noexcept override;
   std::string_view name() const noexcept override { return "limit"; }
   void explain(OutOfMemory& report) const override;
 

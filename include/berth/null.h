@@ -20,7 +20,7 @@ class Null final : public AllocatorAdaptor {
 
   // InvalidArgument for an alignment that is not a power of two. Never runs out.
   Result<Block> allocate(const BlockSpec& spec) override;
-  void release(const Block& block, Timepoint last_use) noexcept override;
+  void release(const Block& block, Timepoint last_use = {}) noexcept override;
   std::string_view name() const noexcept override { return "null"; }
   std::size_t trim(std::size_t) noexcept override { return 0; }
   void explain(OutOfMemory& report) const override;

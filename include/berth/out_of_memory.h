@@ -34,6 +34,7 @@ struct OutOfMemory {
   std::size_t asked = 0;
   Name label;
   std::string device;
+  std::string driver;  // the driver's own words, where it refused
 
   std::size_t budget = 0;  // the refusing budget, 0 if none is involved
   std::size_t live_bytes = 0;
@@ -53,8 +54,8 @@ struct OutOfMemory {
 };
 
 // The error for a request that `refusing` turned down: asks it and the layers below to explain. `charged` is what
-// the budget would have been charged, where that is more than was asked for.
+// the budget would have been charged, where that is more than was asked for; `driver` what the driver said.
 Error out_of_memory(OutOfMemory::Cause cause, const Allocator& refusing, const BlockSpec& spec, std::size_t budget = 0,
-                    std::size_t charged = 0);
+                    std::size_t charged = 0, std::string driver = {});
 
 }  // namespace berth

@@ -31,7 +31,7 @@ class Stats final : public AllocatorAdaptor {
   explicit Stats(AllocatorPtr inner) : AllocatorAdaptor(std::move(inner)) {}
 
   Result<Block> allocate(const BlockSpec& spec) override;
-  void release(const Block& block, Timepoint last_use) noexcept override;
+  void release(const Block& block, Timepoint last_use = {}) noexcept override;
   std::string_view name() const noexcept override { return "stats"; }
   void explain(OutOfMemory& report) const override;
 

@@ -46,7 +46,7 @@ from ._berth import (  # noqa: F401
     pool,
     stats,
 )
-from . import _berth, _dtypes
+from . import _berth
 
 __all__ = [
     "Allocator", "Arena", "Buffer", "BufferPool", "Device", "Limit", "Node", "Plan", "Pool", "Schedule",
@@ -84,31 +84,3 @@ def save(path, tensors, metadata=None, progress=None) -> None:
 def convert(source, target, progress=None) -> None:
     """Writes a weight file in the format that `target` ends with."""
     _berth._convert(_os.fspath(source), _os.fspath(target), progress)
-
-
-def _numpy(self):
-    """A NumPy array over the same memory; it keeps the memory alive. TypeError for types that NumPy cannot hold.
-
-    >>> import berth
-    >>> berth.Buffer(3, "i32", zero=True).numpy()
-    array([0, 0, 0], dtype=int32)
-    """
-    import numpy
-
-    dtype = _dtypes.numpy_dtype(self.dtype)
-    array = numpy.asarray(memoryview(self))
-    return array if array.dtype == dtype else array.view(dtype).reshape(self.shape)
-
-
-def _array(self, dtype=None, copy=None):
-    array = self.numpy()
-    if dtype is not None and array.dtype != dtype:
-        return array.astype(dtype)
-    return array.copy() if copy else array
-
-
-Buffer.numpy = _numpy
-Buffer.__array__ = _array
-WeightFile.__iter__ = lambda self: iter(self.keys())
-WeightFile.items = lambda self: ((name, self[name]) for name in self.keys())
-WeightFile.values = lambda self: (self[name] for name in self.keys())

@@ -39,3 +39,16 @@ def numpy_dtype(name: str):
             raise TypeError(f"NumPy has no {name}; install ml_dtypes, or use view_as('u8', ...)") from None
         return numpy.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
     raise TypeError(f"NumPy cannot hold {name} elements; use view_as('u8', (buffer.nbytes,)).numpy() for their bytes")
+
+
+def array_of(buffer, dtype=None, copy=None):
+    """A NumPy array over a buffer's memory."""
+    import numpy
+
+    own = numpy_dtype(buffer.dtype)
+    array = numpy.asarray(memoryview(buffer))
+    if array.dtype != own:
+        array = array.view(own).reshape(buffer.shape)
+    if dtype is not None and array.dtype != dtype:
+        return array.astype(dtype)
+    return array.copy() if copy else array

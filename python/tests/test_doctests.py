@@ -7,7 +7,8 @@ import pytest
 import berth
 
 OBJECTS = [berth, berth.Buffer, berth.Device, berth.WeightFile, berth.open, berth.device, berth.from_dlpack,
-           berth.Buffer.numpy, berth.Device.counters]
+           berth.Buffer.numpy, berth.Device.counters, berth.plan, berth.Arena, berth.ScheduleBuilder, berth.BufferPool,
+           berth.pool, berth.limit]
 
 
 @pytest.mark.parametrize("thing", OBJECTS, ids=lambda thing: getattr(thing, "__name__", str(thing)))

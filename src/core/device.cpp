@@ -62,11 +62,11 @@ Result<Block> Device::try_allocate(const BlockSpec& spec) {
   if (!block) {
     live_bytes_.fetch_sub(spec.bytes, std::memory_order_relaxed);
     // Explained here, where the bytes that were not given are no longer counted as live.
+    if (block.error().code() != Code::kOutOfMemory) return block;
     const OutOfMemory* report = block.error().out_of_memory();
-    if (block.error().code() == Code::kOutOfMemory &&
-        (report == nullptr || report->cause == OutOfMemory::Cause::kCapacity))
-      return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
-    return block;
+    if (report != nullptr && report->cause != OutOfMemory::Cause::kCapacity) return block;
+    return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec, 0, 0,
+                         report == nullptr ? block.error().message() : "");
   }
   // The device may have given more than was asked for.
   const std::size_t extra = block->bytes - spec.bytes;

@@ -12,7 +12,8 @@ namespace {
 // One clause that tells the reader what to blame.
 std::string blame(const OutOfMemory& report) {
   switch (report.cause) {
-    case OutOfMemory::Cause::kCapacity: return "the device has no more memory";
+    case OutOfMemory::Cause::kCapacity:
+      return "the device has no more memory" + (report.driver.empty() ? "" : " (" + report.driver + ")");
     case OutOfMemory::Cause::kBudget: return "it is the budget, not fragmentation";
     case OutOfMemory::Cause::kFragmentation:
       return fmt::format("it is fragmentation: the largest free piece is {}", format_bytes(report.largest_free));
@@ -28,7 +29,7 @@ std::string format_enough(std::size_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   std::size_t unit = 0;
   std::size_t size = 1;
-  while (unit < 4 && bytes / size >= 100 * 1024) {
+  while (unit < 4 && (bytes / size >= 100 * 1024 || (bytes > 0 && bytes % (size * 1024) == 0))) {
     size *= 1024;
     ++unit;
   }
@@ -51,8 +52,9 @@ std::string OutOfMemory::to_string() const {
   if (label) text += fmt::format(" (label \"{}\")", label.text());
   if (budget > 0) text += ", budget " + format_bytes(budget);
   text += " on " + device;
-  text += fmt::format("\n  live {} in {} buffers, cached {}, peak {}; {}", format_bytes(live_bytes), live_count,
-                      format_bytes(cached_bytes), format_bytes(peak_bytes), blame(*this));
+  text += fmt::format("\n  live {} in {} {}, cached {}, peak {}; {}", format_bytes(live_bytes), live_count,
+                      live_count == 1 ? "buffer" : "buffers", format_bytes(cached_bytes), format_bytes(peak_bytes),
+                      blame(*this));
   if (!holders.empty()) {
     text += "\n  largest:";
     for (std::size_t i = 0; i < holders.size() && i < 3; ++i) {
@@ -65,12 +67,13 @@ std::string OutOfMemory::to_string() const {
 }
 
 Error out_of_memory(OutOfMemory::Cause cause, const Allocator& refusing, const BlockSpec& spec, std::size_t budget,
-                    std::size_t charged) {
+                    std::size_t charged, std::string driver) {
   auto report = std::make_shared<OutOfMemory>();
   report->cause = cause;
   report->asked = spec.bytes;
   report->label = spec.label;
   report->budget = budget;
+  report->driver = std::move(driver);
   refusing.explain(*report);
   std::size_t missing = std::max(charged, spec.bytes);
   if (budget > 0) {

@@ -45,7 +45,9 @@ bool alias_is_sound(const PlanProblem& problem, const Lifetime& life) {
 
 bool node_is_sound(const PlanProblem& problem, std::size_t node) {
   const Lifetime& life = problem.lifetimes[node];
-  if (life.first > life.last || !std::has_single_bit(life.alignment) || !gaps_are_sound(life)) return false;
+  if (!std::has_single_bit(life.alignment) || !gaps_are_sound(life)) return false;
+  if (life.bytes > 0 && !life.pinned && life.first >= life.last) return false;
+  if (life.pinned && !life.gaps.empty()) return false;
   if (life.offset && *life.offset % effective_alignment(problem, life) != 0) return false;
   if (life.offset && life.bytes > std::numeric_limits<std::uint64_t>::max() - *life.offset) return false;
   if (life.bank && *life.bank >= std::max<std::size_t>(1, problem.banks.size())) return false;
@@ -73,28 +75,28 @@ std::uint32_t resolve_roots(const PlanProblem& problem, std::vector<Life>& lives
   return kNobody;
 }
 
-// A root lives as long as the first to the last of its aliases; pinned nodes live always.
+// A root lives as long as the first to the last of its aliases; pinned nodes live at every level at which any other
+// node does. Nodes of zero bytes hold nothing, so they keep nothing alive.
 void resolve_lives(const PlanProblem& problem, std::vector<Life>& lives) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   std::int64_t last = std::numeric_limits<std::int64_t>::min();
-  for (std::size_t node = 0; node < lives.size(); ++node) {
-    const Lifetime& life = problem.lifetimes[node];
+  for (const Lifetime& life : problem.lifetimes) {
+    if (life.bytes == 0 || life.pinned) continue;
     first = std::min(first, life.first);
     last = std::max(last, life.last);
-    lives[node].first = life.first;
-    lives[node].last = life.last;
-    lives[node].pinned = life.pinned;
+  }
+  if (first >= last) first = 0, last = 1;  // pinned nodes alone: still alive together
+  for (Life& life : lives) {
+    life.first = std::numeric_limits<std::int64_t>::max();
+    life.last = std::numeric_limits<std::int64_t>::min();
   }
   for (std::size_t node = 0; node < lives.size(); ++node) {
+    const Lifetime& life = problem.lifetimes[node];
+    if (life.bytes == 0) continue;
     Life& root = lives[lives[node].root];
-    root.first = std::min(root.first, problem.lifetimes[node].first);
-    root.last = std::max(root.last, problem.lifetimes[node].last);
-    root.pinned = root.pinned || problem.lifetimes[node].pinned;
-  }
-  for (std::size_t node = 0; node < lives.size(); ++node) {
-    if (lives[node].root != node || !lives[node].pinned) continue;
-    lives[node].first = first;
-    lives[node].last = last;
+    root.first = std::min(root.first, life.pinned ? first : life.first);
+    root.last = std::max(root.last, life.pinned ? last : life.last);
+    root.pinned = root.pinned || life.pinned;
   }
 }
 
@@ -228,33 +230,37 @@ class Sweep {
     std::map<std::uint32_t, std::vector<LevelRange>> aliases;
     for (std::uint32_t node = 0; node < lives_.size(); ++node) {
       const std::uint32_t root = lives_[node].root;
-      if (root != node && !problem_.lifetimes[root].gaps.empty())
-        aliases[root].push_back({problem_.lifetimes[node].first, problem_.lifetimes[node].last});
+      const Lifetime& life = problem_.lifetimes[node];
+      if (root != node && life.bytes > 0 && !problem_.lifetimes[root].gaps.empty())
+        aliases[root].push_back({life.first, life.last});
     }
-    for (auto& [root, ranges] : aliases) {
-      std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-      // From here on `last` is the latest end of all ranges up to this one.
-      for (std::size_t i = 1; i < ranges.size(); ++i) ranges[i].last = std::max(ranges[i].last, ranges[i - 1].last);
-    }
-    const auto used_by_alias = [&](std::uint32_t root, const LevelRange& gap) {
-      const auto found = aliases.find(root);
-      if (found == aliases.end()) return false;
-      const auto after = std::partition_point(found->second.begin(), found->second.end(),
-                                              [&](const auto& range) { return range.first < gap.last; });
-      return after != found->second.begin() && std::prev(after)->last > gap.first;
-    };
     for (std::uint32_t node = 0; node < lives_.size(); ++node) {
       const Life& life = lives_[node];
       if (life.root != node || problem_.lifetimes[node].bytes == 0) continue;
-      std::int64_t at = life.first;
-      if (!life.pinned) {
-        for (const LevelRange& gap : problem_.lifetimes[node].gaps) {
-          if (used_by_alias(node, gap)) continue;
-          if (at < gap.first) stretches_.push_back({at, gap.first, node});
-          at = gap.last;
-        }
+      const auto& gaps = problem_.lifetimes[node].gaps;
+      if (life.pinned || gaps.empty()) {
+        stretches_.push_back({life.first, life.last, node});
+        continue;
       }
-      if (at < life.last) stretches_.push_back({at, life.last, node});
+      // The life without its gaps, as ranges that may touch or overlap, then joined.
+      std::vector<LevelRange>& ranges = aliases[node];
+      std::int64_t at = problem_.lifetimes[node].first;
+      for (const LevelRange& gap : gaps) {
+        ranges.push_back({at, gap.first});
+        at = gap.last;
+      }
+      ranges.push_back({at, problem_.lifetimes[node].last});
+      // Before and after the root's own life its aliases need it without a break.
+      ranges.push_back({life.first, problem_.lifetimes[node].first});
+      ranges.push_back({problem_.lifetimes[node].last, life.last});
+      std::erase_if(ranges, [](const LevelRange& range) { return range.first >= range.last; });
+      std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (std::size_t i = 0; i < ranges.size();) {
+        LevelRange joined = ranges[i];
+        for (++i; i < ranges.size() && ranges[i].first <= joined.last; ++i)
+          joined.last = std::max(joined.last, ranges[i].last);
+        stretches_.push_back({joined.first, joined.last, node});
+      }
     }
   }
 

@@ -195,6 +195,8 @@ Result<Block> CachingPool::allocate_below(const BlockSpec& asked, std::size_t by
   BlockSpec wanted = asked;
   wanted.bytes = bytes;
   wanted.alignment = std::max(asked.alignment, kLeastAlignment);
+  // A cached block serves other lines later, so it may not be tied to the line that asks for it first.
+  if (size_class != kUncached) wanted.on = 0;
   auto given = inner()->allocate(wanted);
   if (!given && given.error().code() == Code::kOutOfMemory && give_up(0, nullptr) > 0)
     if (auto again = inner()->allocate(wanted)) given = std::move(again);  // else the first error is the one to tell

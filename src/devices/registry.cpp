@@ -42,10 +42,8 @@ Result<DevicePtr> open_cuda(const std::string& ordinal) {
 }
 
 constexpr std::array kBackends = {
-    Backend{"CPU", false, open_cpu, ""},
-    Backend{"DISK", true, open_disk, ""},
-    Backend{"CUDA", false, open_cuda, ""},
-    Backend{"METAL", false, nullptr, "this build has no METAL device"},
+    Backend{"CPU", false, open_cpu, ""},        Backend{"DISK", true, open_disk, ""},
+    Backend{"CUDA", false, open_cuda, ""},      Backend{"METAL", false, nullptr, "this build has no METAL device"},
     Backend{"WEBGPU", false, webgpu::open, ""},
 };
 

@@ -119,7 +119,7 @@ class Campaign {
                   : guided       ? 0.3 * std::pow(random.unit(), 3.0)
                                  : 0.4 * random.unit();
     style.seed = random.next();
-    style.node_limit = std::max<std::uint64_t>(600, 2 * count);
+    style.node_limit = std::max<std::uint64_t>(400, count + count / 2);
     if (index % 16 == 15) style.node_limit <<= std::min<std::uint64_t>(index / 16, 24);  // to be complete in the end
     // Aim low first: a hit saves many small steps. Guided restarts stay near what guides them, or look for another
     // layout of the same size to be guided by.

@@ -73,10 +73,10 @@ class Lane {
   void run_large() {
     attempt({named(Strategy::kOnlineBestFit)});
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
-    attempt({{"hot_first", {}, by_heat<2>}, named(Strategy::kSizeFirstFit)});
-    attempt({{"hot_first", {}, by_heat<10>}, {"hot_first", {}, by_heat<20>}});
+    attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
+    attempt({{"hot_first", {}, by_heat<2>}, {"hot_first", {}, by_heat<10>}});
     attempt({named(Strategy::kXlaTemporal), named(Strategy::kSmallestGap)});
-    attempt({named(Strategy::kXlaSpatial), named(Strategy::kBreadth)});
+    attempt({named(Strategy::kXlaSpatial), {"hot_first", {}, by_heat<20>}});
     if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
   }
 

@@ -157,16 +157,21 @@ MapPanel map_panel(const PlanProblem& problem, const MemoryPlan& plan, std::span
   std::size_t shown = 0;
   for (std::uint32_t node = 0; node < count; ++node) {
     const Lifetime& life = problem.lifetimes[node];
-    begin = std::min(begin, life.first);
-    end = std::max(end, life.last);
-    lives[node] = {life.first, life.last};
+    if (life.bytes > 0 && !life.pinned) {
+      begin = std::min(begin, life.first);
+      end = std::max(end, life.last);
+    }
     panel.names.push_back(!life.label.empty() ? life.label : node < names.size() ? names[node] : std::string());
     std::uint32_t root = node;
     // Chains are as long as a graph has reshapes in a row: short.
     while (problem.lifetimes[root].alias) root = problem.lifetimes[root].alias->node;
     roots[node] = root;
   }
+  if (begin >= end) begin = 0, end = 1;
+  constexpr auto kNever = std::pair(std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min());
+  std::fill(lives.begin(), lives.end(), kNever);
   for (std::uint32_t node = 0; node < count; ++node) {
+    if (problem.lifetimes[node].bytes == 0) continue;
     auto& [first, last] = lives[roots[node]];
     const bool pinned = problem.lifetimes[node].pinned;
     first = std::min(first, pinned ? begin : problem.lifetimes[node].first);
@@ -208,7 +213,8 @@ MapPanel map_panel(const PlanProblem& problem, const MemoryPlan& plan, std::span
                  {"buffers", with_thousands(shown)}};
   if (problem.capacity) panel.facts.push_back({"capacity", format_bytes(*problem.capacity)});
   if (!plan.strategy.empty()) panel.facts.push_back({"found by", plan.strategy});
-  if (aliases > 0)
+  if (aliases == 1) panel.notes.push_back("1 alias lies inside the buffer it is a window of.");
+  if (aliases > 1)
     panel.notes.push_back(
         fmt::format("{} aliases lie inside the buffers they are windows of.", with_thousands(aliases)));
   return panel;

@@ -7,12 +7,12 @@
 #include "berth/berth.h"
 #include "berth/pool.h"
 
+// The sanitizers bring their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 namespace {
 thread_local std::size_t news = 0;
 }  // namespace
 
-// The sanitizers bring their own.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(std::size_t bytes) {
   ++news;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;

@@ -71,6 +71,8 @@ TEST(Validate, NamesAProblemThatBreaksItsOwnRules) {
   expect_node(kNoBlock, [](PlanProblem& p) { p.alignment = 3; });
   expect_node(1, [](PlanProblem& p) { p.lifetimes[1].alignment = 0; });
   expect_node(1, [](PlanProblem& p) { p.lifetimes[1].last = 0; });
+  expect_node(1, [](PlanProblem& p) { p.lifetimes[1].last = 1; });
+  expect_node(1, [](PlanProblem& p) { p.lifetimes[1].pinned = true, p.lifetimes[1].gaps = {{1, 2}}; });
   expect_node(1, [](PlanProblem& p) { p.lifetimes[1].gaps = {{0, 2}}; });
   expect_node(2, [](PlanProblem& p) { p.lifetimes[2].gaps = {{2, 3}, {2, 4}}; });
   expect_node(2, [](PlanProblem& p) { p.lifetimes[2].gaps = {{3, 3}}; });
@@ -231,6 +233,22 @@ TEST(Validate, FillsAGapInWhichAnAliasLives) {
   EXPECT_EQ(rule_of(problem, plan_for(problem, {0, 0, 0})), PlanRule::kNone);
   problem.lifetimes[1] = {.bytes = 64, .first = 2, .last = 4};
   EXPECT_EQ(rule_of(problem, plan_for(problem, {0, 0, 0})), PlanRule::kOverlap);
+  // The rest of the gap is still one.
+  problem.lifetimes[1] = {.bytes = 64, .first = 2, .last = 3};
+  EXPECT_EQ(rule_of(problem, plan_for(problem, {0, 0, 0})), PlanRule::kNone);
+}
+
+TEST(Validate, KeepsPinnedNodesApartWhenThereIsNothingElse) {
+  PlanProblem problem;
+  problem.lifetimes = {{.bytes = 64, .pinned = true}, {.bytes = 64, .pinned = true}};
+  EXPECT_EQ(rule_of(problem, plan_for(problem, {0, 0})), PlanRule::kOverlap);
+  EXPECT_EQ(rule_of(problem, plan_for(problem, {0, 64})), PlanRule::kNone);
+}
+
+TEST(Validate, LetsNodesOfZeroBytesKeepNothingAlive) {
+  PlanProblem problem = small_problem();
+  problem.lifetimes[3].alias = AliasOf{0, 0};
+  EXPECT_EQ(rule_of(problem, small_plan(problem)), PlanRule::kNone);
 }
 
 PlanProblem in_place_problem() {
@@ -376,13 +394,14 @@ RC_GTEST_PROP(ValidateProperty, AgreesWithAJudgeThatLooksAtEveryPair, ()) {
     Lifetime life;
     life.bytes = *rc::gen::inRange<std::uint64_t>(0, 4);
     life.first = *rc::gen::inRange<std::int64_t>(0, 12);
-    life.last = life.first + *rc::gen::inRange<std::int64_t>(0, 13 - life.first);
+    life.last = life.first + *rc::gen::inRange<std::int64_t>(1, 13 - life.first);
     if (*rc::gen::inRange(0, 8) == 0) life.pinned = true;
     if (*rc::gen::inRange(0, 2) == 0) {
       const auto target = *rc::gen::inRange<std::uint32_t>(0, static_cast<std::uint32_t>(count + 1));
       if (target != i) life.reuse_in_place = target;
     }
-    if (life.last - life.first > 2 && *rc::gen::inRange(0, 3) == 0) life.gaps = {{life.first + 1, life.first + 2}};
+    if (!life.pinned && life.last - life.first > 2 && *rc::gen::inRange(0, 3) == 0)
+      life.gaps = {{life.first + 1, life.first + 2}};
     problem.lifetimes.push_back(life);
     offsets.push_back(*rc::gen::inRange<std::uint64_t>(0, 10));
   }

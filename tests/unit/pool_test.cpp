@@ -4,7 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <new>
+#include <random>
 #include <thread>
 #include <vector>
 

@@ -345,6 +345,51 @@ TEST_P(WebgpuDevices, LaunchesMoreThanTheConstantsOfOneRecordingHold) {
   EXPECT_EQ(sum, expected);
 }
 
+TEST_P(WebgpuDevices, HoldsTheBuffersOfALaunchThatHadToSendTheRecordingOff) {
+  // The launch that finds no room for its constants sends off what was recorded before it. What comes after it must
+  // still wait for it, though everything submitted is over by then.
+  const Kernel kernel = device_->make_kernel({.code = bytes_of(kAdd)}).value();
+  const Buffer buffer = words(512), aside = words(4);
+  const std::array<KernelArgument, 2> arguments = {KernelArgument{window(buffer, 0, 4), Access::kRead},
+                                                   KernelArgument{window(buffer, 1024, 4), Access::kWrite}};
+  const std::uint32_t constant = 7;
+  const std::uint64_t before = submissions();
+  for (int launches = 0; submissions() == before; ++launches) {
+    ASSERT_LT(launches, 100'000);
+    ASSERT_TRUE(queue_->launch(kernel, arguments, {}, std::as_bytes(std::span(&constant, 1))).has_value());
+  }
+  const QueuePtr other = device_->make_queue().value();
+  ASSERT_TRUE(other->copy(window(aside, 0, 4), window(aside, 8, 4)).has_value());
+  ASSERT_TRUE(other->finish().has_value()) << "and with it what was submitted before";
+  ASSERT_TRUE(queue_->fill(window(buffer, 1024, 4), 0x11).has_value());
+  ASSERT_TRUE(queue_->finish().has_value());
+  std::uint32_t seen = 0;
+  ASSERT_TRUE(buffer.view(1024, 4)->copyout(std::as_writable_bytes(std::span(&seen, 1))).has_value());
+  EXPECT_EQ(seen, 0x11111111u);
+}
+
+TEST_P(WebgpuDevices, ReadsAWindowTwiceBesideOneItWritesInTheSameBuffer) {
+  const Kernel kernel = device_
+                            ->make_kernel({.code = bytes_of(R"(
+@group(0) @binding(0) var<storage, read> a: array<u32>;
+@group(0) @binding(1) var<storage, read> b: array<u32>;
+@group(0) @binding(2) var<storage, read_write> goal: array<u32>;
+@compute @workgroup_size(1) fn main() { goal[0] = a[0] * b[0]; })")})
+                            .value();
+  const Buffer buffer = words(512);
+  const std::vector<std::uint32_t> twelve(1, 12);
+  ASSERT_TRUE(queue_->write(window(buffer, 0, 4), bytes_of(twelve)).has_value());
+  const Window source = window(buffer, 0, 4);
+  const std::array<KernelArgument, 3> arguments = {KernelArgument{source, Access::kRead},
+                                                   KernelArgument{source, Access::kRead},
+                                                   KernelArgument{window(buffer, 1024, 4), Access::kWrite}};
+  ASSERT_TRUE(queue_->launch(kernel, arguments, {}).has_value());
+  std::uint32_t square = 0;
+  ASSERT_TRUE(queue_->read(window(buffer, 1024, 4), std::as_writable_bytes(std::span(&square, 1))).has_value());
+  ASSERT_TRUE(queue_->finish().has_value());
+  EXPECT_EQ(square, 144u);
+}
+
 TEST_P(WebgpuDevices, RunsHalfPrecisionKernelsWhereItSaysSo) {
   if (!device_->limits().f16_kernels) GTEST_SKIP() << "skipped: this adapter has no shader-f16";
   const Kernel kernel = device_

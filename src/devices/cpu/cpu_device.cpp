@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <limits>
 #include <thread>
 
 #include "berth/out_of_memory.h"
+#include "core/poison.h"
 #include "devices/cpu/cpu_queue.h"
 #include "devices/cpu/cpu_residency.h"
 #include "devices/cpu/host_memory.h"
@@ -13,6 +15,9 @@ namespace berth::cpu {
 namespace {
 
 constexpr BlockFlags kHostMemory = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
+
+// In debug builds every block is followed by canaries.
+constexpr std::size_t kGuardBytes = kCanaries ? kCanaryBytes : 0;
 
 DeviceLimits host_limits() {
   const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
@@ -47,15 +52,22 @@ class CpuDevice final : public Device {
 
  protected:
   Result<Block> allocate_block(const BlockSpec& spec) override {
-    void* memory = allocate_host(spec.bytes, spec.alignment, spec.zero);
+    const bool too_large = spec.bytes > std::numeric_limits<std::size_t>::max() - kGuardBytes;
+    void* memory = too_large ? nullptr : allocate_host(spec.bytes + kGuardBytes, spec.alignment, spec.zero);
     if (memory == nullptr) return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
+    write_canary(static_cast<std::byte*>(memory) + spec.bytes, kGuardBytes);
     return Block{.handle = reinterpret_cast<std::uint64_t>(memory),
                  .host = static_cast<std::byte*>(memory),
                  .bytes = spec.bytes,
                  .flags = kHostMemory};
   }
 
-  void free_block(const Block& block, Timepoint) noexcept override { free_host(block.host, block.bytes); }
+  void free_block(const Block& block, Timepoint) noexcept override {
+    check_canary(block.host + block.bytes, kGuardBytes, Name::from_id(block.label));
+    // What is unmapped cannot be read any more; what goes back to malloc can.
+    if (rounded_host_bytes(block.bytes + kGuardBytes) < kMappedBytes) overwrite_released(block.host, block.bytes);
+    free_host(block.host, block.bytes + kGuardBytes);
+  }
 
   std::unique_ptr<Residency> make_residency() override { return std::make_unique<CpuResidency>(); }
 

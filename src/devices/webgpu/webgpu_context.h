@@ -43,6 +43,7 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   const wgpu::Calls& calls() const noexcept { return library_.calls; }
+  Dialect dialect() const noexcept { return dialect_; }
   wgpu::Device device() const noexcept { return device_; }
   wgpu::Queue queue() const noexcept { return queue_; }
   const wgpu::Limits& limits() const noexcept { return limits_; }
@@ -119,7 +120,7 @@ class Context {
   std::atomic<std::uint64_t> submitted_count_{0};
   std::atomic<bool> lost_{false};
   std::atomic<bool> stray_there_{false};
-  bool closing_ = false;
+  std::atomic<bool> closing_{false};
 
   std::mutex submit_mutex_;  // one submit at a time
   Submission last_ = 0;

@@ -120,9 +120,9 @@ TransferCounters transfer_counters(const Device& device) noexcept {
 Result<DevicePtr> open_with(const Library& library, const AdapterChoice& choice) {
   BERTH_TRY_ASSIGN(auto context, Context::open(library, choice));
   const std::string name = choice.ordinal == 0 ? "WEBGPU" : "WEBGPU:" + std::to_string(choice.ordinal);
-  auto device = std::make_unique<WebgpuDevice>(name, std::shared_ptr<Context>(std::move(context)));
-  if (residency_allowed()) BERTH_TRY(device->keep_resident());
-  return share_device(std::move(device));
+  DevicePtr device = share_device(std::make_unique<WebgpuDevice>(name, std::shared_ptr<Context>(std::move(context))));
+  static_cast<void>(device->keep_resident());  // refused where the environment turned residency off
+  return device;
 }
 
 Result<DevicePtr> open(const std::string& ordinal) {

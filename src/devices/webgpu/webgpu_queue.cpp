@@ -159,21 +159,27 @@ Result<void> WebgpuQueue::read_staged(const BufferStatePtr& state, std::size_t o
 
 // ---- kernels --------------------------------------------------------------------------------------------------
 
-Result<std::size_t> WebgpuQueue::place_constants(std::span<const std::byte> constants, std::size_t bytes) {
-  if (bytes > kConstantsBytes || bytes > context_.limits().max_uniform_buffer_binding_size)
-    return Error(Code::kInvalidArgument, Layer::kQueue, "{} bytes of constants, and a launch takes at most {}",
-                 constants.size(), kConstantsBytes);
-  if (constants_.buffer != nullptr && constants_used_ + bytes > constants_.bytes) BERTH_TRY(flush());
+Result<void> WebgpuQueue::room_for_constants(std::size_t bytes) {
+  const std::size_t bound = round_up(bytes, kConstantsWindow);
+  const std::size_t most = std::min<std::size_t>(kConstantsBytes, context_.limits().max_uniform_buffer_binding_size);
+  if (bound > most)
+    return Error(Code::kInvalidArgument, Layer::kQueue, "{} bytes of constants, and a launch takes at most {}", bytes,
+                 most);
+  if (constants_.buffer != nullptr && constants_used_ + bound > constants_.bytes) BERTH_TRY(flush());
   if (constants_.buffer == nullptr) {
     BERTH_TRY_ASSIGN(constants_, shared_.staging.take(ChunkKind::kConstants));
     constants_used_ = 0;
     if (constants_.mapped == nullptr) constants_host_.resize(constants_.bytes);
   }
+  return {};
+}
+
+std::uint32_t WebgpuQueue::place_constants(std::span<const std::byte> constants) noexcept {
   const std::size_t at = constants_used_;
   std::byte* to = constants_.mapped != nullptr ? constants_.mapped : constants_host_.data();
   std::memcpy(to + at, constants.data(), constants.size());
   constants_used_ += round_up(constants.size(), context_.limits().min_uniform_buffer_offset_alignment);
-  return at;
+  return static_cast<std::uint32_t>(at);
 }
 
 Result<wgpu::BindGroup> WebgpuQueue::bind_group(const WgslKernel& kernel, const WgslKernel::Variant& variant,
@@ -226,12 +232,9 @@ Result<void> WebgpuQueue::dispatch(const WgslKernel& kernel, const WgslKernel::V
   const wgpu::Calls& calls = context_.calls();
   std::uint32_t constants_at = 0;
   const std::size_t constants_bytes = round_up(constants.size(), kConstantsWindow);
-  if (kernel.takes_constants()) {
-    BERTH_TRY_ASSIGN(const std::size_t at, place_constants(constants, constants_bytes));
-    constants_at = static_cast<std::uint32_t>(at);
-  }
   BERTH_TRY(need_pass());
   BERTH_TRY_ASSIGN(const wgpu::BindGroup group, bind_group(kernel, variant, bindings, constants_bytes, cached));
+  if (kernel.takes_constants()) constants_at = place_constants(constants);
   if (pass_variant_ != variant.id) {
     calls.ComputePassEncoderSetPipeline(pass_, variant.pipeline);
     pass_variant_ = variant.id;
@@ -261,7 +264,7 @@ Result<void> WebgpuQueue::do_launch(const Kernel& kernel, std::span<const Kernel
     if (groups > limits.max_compute_workgroups_per_dimension)
       return Error(Code::kInvalidArgument, Layer::kQueue, "{} work groups along one axis, and the adapter takes {}",
                    groups, limits.max_compute_workgroups_per_dimension);
-  bool mixed = false, cached = true;
+  bool mixed = false, read_twice = false, cached = true;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const Window& window = arguments[i].window;
     if (window.bytes == 0)
@@ -284,6 +287,7 @@ Result<void> WebgpuQueue::do_launch(const Kernel& kernel, std::span<const Kernel
       mixed = mixed || body->reads_only(i) != body->reads_only(j);
       const bool overlap =
           bindings[j].offset < window.offset + bytes && window.offset < bindings[j].offset + bindings[j].bytes;
+      read_twice = read_twice || overlap;
       if (overlap && !(body->reads_only(i) && body->reads_only(j)))
         return Error(Code::kInvalidArgument, Layer::kQueue,
                      "arguments {} and {} overlap and the kernel declares one read_write, which WebGPU forbids", j, i);
@@ -291,8 +295,15 @@ Result<void> WebgpuQueue::do_launch(const Kernel& kernel, std::span<const Kernel
   }
   const WgslKernel::Variant* variant = &body->as_written();
   if (mixed) {
+    // Windows that are only read may overlap; declared writable they may not, though wgpu-native lets them.
+    if (read_twice && context_.dialect() == Dialect::kStandard)
+      return Error(Code::kInvalidArgument, Layer::kQueue,
+                   "two of {} windows overlap in a buffer that the kernel also writes: copy one of them out first",
+                   arguments.size());
     BERTH_TRY_ASSIGN(variant, body->all_writable());
   }
+  // Before the buffers are held: making room may send the recording off.
+  if (body->takes_constants()) BERTH_TRY(room_for_constants(constants.size()));
   for (std::size_t i = 0; i < arguments.size(); ++i) use(states[i]);
   return dispatch(*body, *variant, std::span(bindings).first(arguments.size()), grid.groups, constants, cached);
 }

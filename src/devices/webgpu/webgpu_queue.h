@@ -98,9 +98,13 @@ class WebgpuQueue final : public Queue {
   Result<void> record_pending_copy();
   Result<void> copy_bytes(wgpu::Buffer from, std::uint64_t from_offset, wgpu::Buffer to, std::uint64_t to_offset,
                           std::uint64_t bytes);
+  // Requires: room_for_constants() and use() were called.
   Result<void> dispatch(const WgslKernel& kernel, const WgslKernel::Variant& variant, std::span<const Binding> bindings,
                         const std::array<std::uint32_t, 3>& groups, std::span<const std::byte> constants, bool cached);
-  Result<std::size_t> place_constants(std::span<const std::byte> constants, std::size_t bytes);
+  // Makes sure that this recording can take so many bytes of constants; may send off what is recorded, so it comes
+  // before use() of the buffers that the constants are for.
+  Result<void> room_for_constants(std::size_t bytes);
+  std::uint32_t place_constants(std::span<const std::byte> constants) noexcept;
   Result<wgpu::BindGroup> bind_group(const WgslKernel& kernel, const WgslKernel::Variant& variant,
                                      std::span<const Binding> bindings, std::size_t constants_bytes, bool cached);
 

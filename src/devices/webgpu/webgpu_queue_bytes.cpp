@@ -125,6 +125,7 @@ Result<void> WebgpuQueue::patch(const BufferStatePtr& state, std::size_t offset,
   const Patch constants{static_cast<std::uint32_t>((word - base) / 4), std::bit_cast<std::uint32_t>(mask),
                         std::bit_cast<std::uint32_t>(value)};
   BERTH_TRY_ASSIGN(const auto kernel, shared_.kernel(kPatchShader));
+  BERTH_TRY(room_for_constants(sizeof constants));
   BERTH_TRY(record_pending_copy());
   use(state);
   const Binding binding{state.get(), base, word + 4 - base};
@@ -133,10 +134,10 @@ Result<void> WebgpuQueue::patch(const BufferStatePtr& state, std::size_t offset,
 
 Result<void> WebgpuQueue::fill_words(const BufferStatePtr& state, std::size_t offset, std::size_t bytes,
                                      std::uint32_t value) {
-  BERTH_TRY(record_pending_copy());
-  use(state);
   if (value == 0) {
+    BERTH_TRY(record_pending_copy());
     BERTH_TRY(need_encoder());
+    use(state);
     end_pass();
     context_.calls().CommandEncoderClearBuffer(encoder_, state->buffer, offset, bytes);
     return {};
@@ -152,7 +153,8 @@ Result<void> WebgpuQueue::fill_words(const BufferStatePtr& state, std::size_t of
     const std::size_t base = round_down(offset, alignment);
     const Fill constants{static_cast<std::uint32_t>((offset - base) / 4), static_cast<std::uint32_t>(count / 4), value};
     const Binding binding{state.get(), base, offset + count - base};
-    use(state);  // placing constants may have sent the recording off
+    BERTH_TRY(room_for_constants(sizeof constants));
+    use(state);
     BERTH_TRY(dispatch(*kernel, kernel->as_written(), {&binding, 1}, {groups_for(count / 4), 1, 1}, bytes_of(constants),
                        false));
     offset += count;
@@ -189,8 +191,7 @@ Result<void> WebgpuQueue::copy_through_scratch(const BufferStatePtr& from, std::
     std::uint32_t source, goal, bytes;
   };
   BERTH_TRY_ASSIGN(const auto kernel, shared_.kernel(kShiftShader));
-  // What follows is one recording: make sure that nothing in it sends the recording off half-way.
-  if (constants_.buffer != nullptr && constants_used_ + 256 > constants_.bytes) BERTH_TRY(flush());
+  BERTH_TRY(room_for_constants(sizeof(Shift)));
   if (scratch_.buffer == nullptr) {
     BERTH_TRY_ASSIGN(scratch_, shared_.staging.take(ChunkKind::kScratch));
   }

@@ -85,7 +85,9 @@ void Staging::give(Chunk chunk, Submission busy_until) noexcept {
 }
 
 void Staging::discard(const Chunk& chunk) noexcept {
-  // The driver keeps the memory until work that uses it is over.
+  // The driver keeps the memory until submitted work that uses it is over, and no longer: a bind group that a queue
+  // remembers must not keep it.
+  context_.calls().BufferDestroy(chunk.buffer);
   context_.calls().BufferRelease(chunk.buffer);
 }
 

@@ -1,0 +1,115 @@
+"""What other packages take for the work of `./run bench weights`. Prints one JSON object: {row: {peer: seconds}}.
+
+    python bench/peers/weights_peers.py FOLDER ROUNDS
+
+FOLDER holds the files that weights_bench made. Peers that are not installed are left out. Each figure is the best of
+ROUNDS, page cache warm.
+"""
+import gc
+import importlib
+import json
+import sys
+import time
+
+folder, rounds = sys.argv[1], int(sys.argv[2])
+results = {}
+
+
+def have(name):
+    try:
+        return importlib.import_module(name)
+    except Exception:
+        return None
+
+
+def measure(row, peer, work, times=None):
+    best = float("inf")
+    for _ in range(times or rounds):
+        gc.collect()
+        start = time.perf_counter()
+        kept = work()
+        best = min(best, time.perf_counter() - start)
+        del kept
+    results.setdefault(row, {})[peer] = best
+
+
+def each(row, peer, work, count):
+    """Seconds for one of `count` quick calls, the best of `rounds`."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(count):
+            work()
+        best = min(best, (time.perf_counter() - start) / count)
+    results.setdefault(row, {})[peer] = best
+
+
+np = have("numpy")
+berth = have("berth")
+safetensors = have("safetensors")
+gguf = have("gguf")
+mx = have("mlx.core")
+torch = have("torch")
+jax = have("jax")
+
+many, few, tiny = f"{folder}/many.safetensors", f"{folder}/few.safetensors", f"{folder}/tiny.safetensors"
+name = "layers.777.block.3.weight"
+
+if safetensors:
+    from safetensors import safe_open
+    from safetensors.numpy import load_file
+
+    def names(path):
+        with safe_open(path, "np") as file:
+            return list(file.keys())
+
+    def one(path, tensor):
+        with safe_open(path, "np") as file:
+            return file.get_tensor(tensor)
+
+    measure("list", "safetensors (Rust)", lambda: names(many))
+    measure("one", "safetensors (Rust)", lambda: one(many, name))
+    measure("tiny", "safetensors (Rust)", lambda: one(tiny, "w"), rounds * 20)
+    for label, path in (("load few", few), ("load many", many)):
+        measure(label, "safetensors.numpy", lambda: load_file(path))
+if gguf:
+    measure("list gguf", "gguf-py", lambda: [t.name for t in gguf.GGUFReader(f"{folder}/many.gguf").tensors], 2)
+if mx:
+    def mlx_load(path):
+        arrays = mx.load(path)
+        mx.eval(list(arrays.values()))
+        return arrays
+
+    for label, path in (("load few", few), ("load many", many)):
+        measure(label, "MLX", lambda: mlx_load(path), min(rounds, 3))
+    measure("one", "MLX", lambda: mx.eval(mx.load(many)[name]), min(rounds, 3))
+if torch:
+    from safetensors.torch import load_file as torch_load
+
+    for label, path in (("load few", few), ("load many", many)):
+        measure(label, "safetensors.torch", lambda: {k: v.clone() for k, v in torch_load(path).items()})
+for label, path in (("load few", few), ("load many", many)):
+    measure(label, "Python read()", lambda: open(path, "rb").read())
+if berth:
+    measure("list", "berth, from Python", lambda: berth.open(many).keys())
+    measure("list gguf", "berth, from Python", lambda: berth.open(f"{folder}/many.gguf").keys())
+    measure("one", "berth, from Python", lambda: berth.load(many, names=[name]))
+    measure("tiny", "berth, from Python", lambda: berth.open(tiny)["w"].numpy(), rounds * 20)
+    for label, path in (("load few", few), ("load many", many)):
+        measure(label, "berth, from Python", lambda: berth.load(path))
+    if np:
+        array = np.zeros((64, 64), np.float32)
+        buffer = berth.Buffer((64, 64), "f32", zero=True)
+        each("dlpack import", "berth.from_dlpack(numpy)", lambda: berth.from_dlpack(array), 20000)
+        each("dlpack export", "numpy.from_dlpack(berth)", lambda: np.from_dlpack(buffer), 20000)
+        each("dlpack import", "numpy.from_dlpack(numpy)", lambda: np.from_dlpack(array), 20000)
+        if jax:
+            aligned = buffer.numpy()
+            each("dlpack export", "jax.from_dlpack(berth)", lambda: jax.dlpack.from_dlpack(buffer), 2000)
+            each("dlpack export", "jax.from_dlpack(numpy)", lambda: jax.dlpack.from_dlpack(aligned), 2000)
+        if mx:
+            theirs = mx.zeros((64, 64))
+            mx.eval(theirs)
+            each("dlpack export", "numpy.from_dlpack(MLX), nanobind's ndarray", lambda: np.from_dlpack(theirs), 20000)
+            each("dlpack import", "berth.from_dlpack(MLX), nanobind's ndarray", lambda: berth.from_dlpack(theirs), 20000)
+print(json.dumps(results))

@@ -1,0 +1,247 @@
+// `./run bench weights`: opening, touching and loading weight files, side by side with others in one run, page cache
+// warm: 1 GiB in 300 tensors, 1 GiB in 30,000 tensors, and a tiny file. C++ peers run in this process; Python packages
+// in one child process (bench/peers/weights_peers.py with build/venv's Python; those not installed are left out).
+// Arguments: --folder DIR (for the files, about 3 GiB; default build/bench_weights), --rounds N (default 5).
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "berth/save_weights.h"
+#include "berth/weights.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t kBytes = std::size_t{1} << 30;
+
+struct Bench {
+  fs::path folder = "build/bench_weights";
+  int rounds = 5;
+  std::map<std::string, std::map<std::string, double>> seconds;
+
+  // The best of all rounds; what `work` returns is dropped outside the clock.
+  template <class Work>
+  void measure(const std::string& row, const std::string& who, const Work& work, int times = 0) {
+    double best = 1e9;
+    for (int i = 0; i < (times == 0 ? rounds : times); ++i) {
+      const auto start = Clock::now();
+      const auto kept = work();
+      best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+      static_cast<void>(kept);
+    }
+    seconds[row][who] = best;
+  }
+  std::string path(const char* file) const { return (folder / file).string(); }
+};
+
+// `count` f32 tensors that make up kBytes, all views of one buffer.
+void make_files(const Bench& bench) {
+  fs::create_directories(bench.folder);
+  const berth::DevicePtr cpu = berth::device("CPU").value();
+  const auto make = [&](const char* file, std::size_t count, std::size_t bytes) {
+    if (fs::exists(bench.folder / file)) return;
+    fmt::print(stderr, "making {}\n", bench.path(file));
+    const berth::Buffer all = berth::Buffer::allocate(cpu, berth::u8, {bytes}).value();
+    auto words = all.view(0, berth::u32, {bytes / 4}).value().as_slice_mut<std::uint32_t>().value();
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = static_cast<std::uint32_t>(i * 2654435761u);
+    const std::size_t each = bytes / count / 1024 * 1024;
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < count; ++i) names.push_back(fmt::format("layers.{}.block.{}.weight", i / 10, i % 10));
+    std::vector<berth::NamedBuffer> tensors;
+    for (std::size_t i = 0; i < count; ++i)
+      tensors.push_back({count == 1 ? std::string_view("w") : std::string_view(names[i]),
+                         all.view(i * each, berth::f32, {each / 1024, 256}).value()});
+    const std::string path = bench.path(file);
+    (path.ends_with(".gguf") ? berth::save_gguf(path, tensors) : berth::save_safetensors(path, tensors)).value();
+  };
+  make("few.safetensors", 300, kBytes);
+  make("many.safetensors", 30'000, kBytes);
+  make("many.gguf", 30'000, kBytes);
+  make("tiny.safetensors", 1, 4096);
+}
+
+std::size_t touch(const std::byte* bytes, std::size_t count) {
+  std::size_t sum = 0;
+  for (std::size_t at = 0; at < count; at += 4096) sum += static_cast<std::size_t>(bytes[at]);
+  return sum;
+}
+
+struct Mapping {
+  explicit Mapping(std::size_t size, int descriptor = -1)
+      : bytes(size),
+        memory(mmap(nullptr, size, descriptor < 0 ? PROT_READ | PROT_WRITE : PROT_READ,
+                    descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, descriptor, 0)) {
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { munmap(memory, bytes); }
+  std::size_t bytes;
+  void* memory;
+};
+
+struct File {
+  explicit File(const std::string& path) : descriptor(open(path.c_str(), O_RDONLY)) {
+    bytes = static_cast<std::size_t>(lseek(descriptor, 0, SEEK_END));
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() { close(descriptor); }
+  void read(void* into) const {
+    for (std::size_t at = 0; at < bytes;) {
+      const ssize_t got = pread(descriptor, static_cast<char*>(into) + at, bytes - at, static_cast<off_t>(at));
+      if (got <= 0) throw std::runtime_error("read failed");
+      at += static_cast<std::size_t>(got);
+    }
+  }
+  int descriptor;
+  std::size_t bytes;
+};
+
+void run_here(Bench& bench) {
+  const berth::DevicePtr cpu = berth::device("CPU").value();
+  const auto names = [](const std::string& path) {
+    std::vector<std::string> all;
+    for (const berth::TensorInfo& info : berth::open_weights(path).value().tensors()) all.emplace_back(info.name);
+    return all;
+  };
+  bench.measure("list", "berth", [&] { return names(bench.path("many.safetensors")); });
+  bench.measure("list gguf", "berth", [&] { return names(bench.path("many.gguf")); });
+
+  for (const char* kind : {"few", "many"}) {
+    const std::string path = bench.path(fmt::format("{}.safetensors", kind).c_str());
+    const std::string row = fmt::format("touch {}", kind);
+    bench.measure(row, "raw mmap", [&] {
+      const File file(path);
+      const Mapping mapped(file.bytes, file.descriptor);
+      return touch(static_cast<const std::byte*>(mapped.memory), file.bytes);
+    });
+    bench.measure(row, "berth", [&] {
+      const berth::WeightFile file = berth::open_weights(path).value();
+      std::size_t sum = 0;
+      for (const berth::TensorInfo& info : file.tensors()) {
+        const auto bytes = file.tensor(info).value().as_host_bytes().value();
+        sum += touch(bytes.data(), bytes.size());
+      }
+      return sum;
+    });
+
+    const std::string load = fmt::format("load {}", kind);
+    bench.measure(load, "read() into malloc", [&] {
+      const File file(path);
+      std::unique_ptr<void, void (*)(void*)> memory(std::malloc(file.bytes), std::free);
+      file.read(memory.get());
+      return memory;
+    });
+    {
+      const File file(path);
+      const Mapping ready(file.bytes);
+      madvise(ready.memory, file.bytes, MADV_HUGEPAGE);
+      std::memset(ready.memory, 1, file.bytes);
+      bench.measure(load, "pread into pre-faulted memory", [&] {
+        file.read(ready.memory);
+        return 0;
+      });
+    }
+    bench.measure(load, "berth", [&] { return berth::open_weights(path).value().load_all(cpu).value(); });
+  }
+  bench.measure("one", "berth", [&] {
+    return berth::open_weights(bench.path("many.safetensors")).value().load("layers.777.block.3.weight", cpu).value();
+  });
+  bench.measure(
+      "tiny", "berth", [&] { return berth::open_weights(bench.path("tiny.safetensors")).value().tensor("w").value(); },
+      bench.rounds * 20);
+}
+
+bool run_peers(Bench& bench) {
+  const char* python = "build/venv/bin/python";
+  if (!fs::exists(python) || !fs::exists("bench/peers/weights_peers.py")) return false;
+  const std::string command =
+      fmt::format("{} bench/peers/weights_peers.py '{}' {}", python, bench.folder.string(), bench.rounds);
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return false;
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (const std::size_t n = std::fread(piece.data(), 1, piece.size(), pipe)) text.append(piece.data(), n);
+  pclose(pipe);
+  const auto rows = nlohmann::json::parse(text, nullptr, false);
+  if (!rows.is_object()) return false;
+  for (const auto& [row, peers] : rows.items())
+    for (const auto& [who, seconds] : peers.items()) bench.seconds[row][who] = seconds;
+  return true;
+}
+
+std::string time_text(double seconds) {
+  if (seconds < 1e-4) return fmt::format("{:.2f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+void print(const Bench& bench) {
+  struct Row {
+    const char* key;
+    const char* title;
+    const char* ours;
+    const char* goal;
+  };
+  constexpr Row kRows[] = {
+      {"list", "open + list 30,000 tensors, safetensors", "berth", "3x faster than the fastest peer"},
+      {"list gguf", "open + list 30,000 tensors, GGUF", "berth", "3x faster than the fastest peer"},
+      {"touch few", "open + touch every page in place, 1 GiB in 300", "berth", "0.9 of raw mmap"},
+      {"touch many", "open + touch every page in place, 1 GiB in 30,000", "berth", "0.9 of raw mmap"},
+      {"load few", "load all to fresh memory, 1 GiB in 300", "berth", "3x the fastest; 0.8 of pre-faulted"},
+      {"load many", "load all to fresh memory, 1 GiB in 30,000", "berth", "3x the fastest; 0.8 of pre-faulted"},
+      {"one", "open + load one tensor of 30,000", "berth", "3x faster than the fastest peer"},
+      {"tiny", "open a tiny file + its tensor", "berth", "3x faster than the fastest peer"},
+      {"dlpack import", "import through DLPack from Python", "berth.from_dlpack(numpy)", "no slower"},
+      {"dlpack export", "export through DLPack from Python", "numpy.from_dlpack(berth)", "no slower"},
+  };
+  for (const Row& row : kRows) {
+    const auto found = bench.seconds.find(row.key);
+    if (found == bench.seconds.end()) continue;
+    const auto ours = found->second.find(row.ours);
+    fmt::print("\n{}   (goal: {})\n", row.title, row.goal);
+    std::vector<std::pair<std::string, double>> sorted(found->second.begin(), found->second.end());
+    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    for (const auto& [who, seconds] : sorted) {
+      const std::string ratio =
+          ours == found->second.end() || who == row.ours ? "" : fmt::format("{:.2f}x", seconds / ours->second);
+      fmt::print("  {:<44} {:>12} {:>9}\n", who, time_text(seconds), ratio);
+    }
+  }
+  fmt::print("\nTimes are the best of {}; the last column is a peer's time over Berth's.\n", bench.rounds);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Bench bench;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--folder") == 0) bench.folder = argv[i + 1];
+    if (std::strcmp(argv[i], "--rounds") == 0) bench.rounds = std::max(1, std::atoi(argv[i + 1]));
+  }
+  try {
+    make_files(bench);
+    run_here(bench);
+    if (!run_peers(bench)) fmt::print(stderr, "no Python peers: build/venv is missing or a peer failed\n");
+    print(bench);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench weights: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

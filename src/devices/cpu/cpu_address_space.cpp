@@ -1,0 +1,56 @@
+#include "devices/cpu/cpu_address_space.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace berth::cpu {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+class CpuAddressSpace final : public AddressSpace {
+ public:
+  std::size_t granularity() const noexcept override { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+  bool is_host() const noexcept override { return true; }
+
+  Result<std::uint64_t> reserve(std::size_t bytes) override {
+    void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED)
+      return Error(Code::kOutOfMemory, Layer::kDevice, "the system has no {b} of addresses in one piece", bytes);
+    return reinterpret_cast<std::uint64_t>(range);
+  }
+
+  void unreserve(std::uint64_t address, std::size_t bytes) noexcept override {
+    munmap(reinterpret_cast<void*>(address), bytes);
+  }
+
+  Result<void> map(std::uint64_t address, std::size_t bytes) override {
+    void* range = reinterpret_cast<void*>(address);
+    if (mprotect(range, bytes, PROT_READ | PROT_WRITE) != 0)
+      return Error(Code::kOutOfMemory, Layer::kDevice, "the system would not give memory to {b} of reserved addresses",
+                   bytes);
+    // Advice: where the kernel has no huge pages, small ones do.
+    if (bytes >= kHugePage) madvise(range, bytes, MADV_HUGEPAGE);
+    return {};
+  }
+
+  Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
+    void* range = reinterpret_cast<void*>(address);
+    // Without access first, so that a stray use faults instead of finding zeroes.
+    if (mprotect(range, bytes, PROT_NONE) != 0 || madvise(range, bytes, MADV_DONTNEED) != 0)
+      return Error::with_text(Code::kIo, Layer::kDevice,
+                              std::string("the system would not take memory back: ") + std::strerror(errno));
+    return {};
+  }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<AddressSpace>> make_address_space() {
+  return std::unique_ptr<AddressSpace>(std::make_unique<CpuAddressSpace>());
+}
+
+}  // namespace berth::cpu

@@ -1,0 +1,95 @@
+#include "devices/cuda/cuda_address_space.h"
+
+#include "core/try.h"
+#include "devices/cuda/cuda_device.h"
+
+namespace berth::cuda {
+namespace {
+
+class CudaAddressSpace final : public AddressSpace {
+ public:
+  CudaAddressSpace(CudaDevice& device, std::size_t granularity) : cuda_(device), granularity_(granularity) {}
+
+  std::size_t granularity() const noexcept override { return granularity_; }
+  bool is_host() const noexcept override { return false; }
+
+  Result<std::uint64_t> reserve(std::size_t bytes) override {
+    const ContextScope scope(driver(), cuda_.context());
+    BERTH_TRY(scope.check());
+    Address address = 0;
+    if (const Status status = driver().cuMemAddressReserve(&address, bytes, 0, 0, 0); status != kSuccess)
+      return driver().error(status, "cuMemAddressReserve");
+    return std::uint64_t{address};
+  }
+
+  void unreserve(std::uint64_t address, std::size_t bytes) noexcept override {
+    const ContextScope scope(driver(), cuda_.context(), 2);
+    if (scope.status() != kSuccess) {
+      cuda_.record(scope.status(), "cuCtxPushCurrent");
+      return;
+    }
+    cuda_.record(driver().cuMemAddressFree(address, bytes), "cuMemAddressFree");
+  }
+
+  Result<void> map(std::uint64_t address, std::size_t bytes) override {
+    const ContextScope scope(driver(), cuda_.context());
+    BERTH_TRY(scope.check());
+    const AllocationProperties properties = properties_of(cuda_);
+    MemoryHandle handle = 0;
+    if (const Status status = driver().cuMemCreate(&handle, bytes, &properties, 0); status != kSuccess)
+      return driver().error(status, "cuMemCreate");
+    Status status = driver().cuMemMap(address, bytes, 0, handle, 0);
+    // Mapped memory lives on without its handle, and goes with the mapping.
+    cuda_.record(driver().cuMemRelease(handle), "cuMemRelease");
+    if (status != kSuccess) return driver().error(status, "cuMemMap");
+    const AccessDescription access{{kLocationDevice, cuda_.ordinal()}, kAccessReadWrite};
+    status = driver().cuMemSetAccess(address, bytes, &access, 1);
+    if (status == kSuccess) return {};
+    cuda_.record(driver().cuMemUnmap(address, bytes), "cuMemUnmap");
+    return driver().error(status, "cuMemSetAccess");
+  }
+
+  Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
+    const ContextScope scope(driver(), cuda_.context());
+    BERTH_TRY(scope.check());
+    // Also for work that was recorded and never submitted, which has no moment to wait for.
+    if (const Status status = driver().cuCtxSynchronize(); status != kSuccess)
+      return driver().error(status, "cuCtxSynchronize");
+    if (const Status status = driver().cuMemUnmap(address, bytes); status != kSuccess)
+      return driver().error(status, "cuMemUnmap");
+    return {};
+  }
+
+  static AllocationProperties properties_of(const CudaDevice& device) {
+    return {.type = kAllocationPinned,
+            .requested_handle_types = kHandleNone,
+            .location = {kLocationDevice, device.ordinal()},
+            .win32_metadata = nullptr,
+            .flags = {}};
+  }
+
+ private:
+  const Driver& driver() const noexcept { return cuda_.driver(); }
+
+  CudaDevice& cuda_;
+  const std::size_t granularity_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<AddressSpace>> make_address_space(Device& device) {
+  auto& cuda = static_cast<CudaDevice&>(device);
+  if (!cuda.info().virtual_memory)
+    return Error(Code::kUnsupported, Layer::kDevice,
+                 "CUDA:{} has no virtual memory management; memory there keeps its pages while it lives",
+                 cuda.ordinal());
+  const ContextScope scope(cuda.driver(), cuda.context());
+  BERTH_TRY(scope.check());
+  const AllocationProperties properties = CudaAddressSpace::properties_of(cuda);
+  std::size_t granularity = 0;
+  const Status status = cuda.driver().cuMemGetAllocationGranularity(&granularity, &properties, kGranularityRecommended);
+  if (status != kSuccess) return cuda.driver().error(status, "cuMemGetAllocationGranularity");
+  return std::unique_ptr<AddressSpace>(std::make_unique<CudaAddressSpace>(cuda, granularity));
+}
+
+}  // namespace berth::cuda
