@@ -9,6 +9,7 @@
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define BERTH_F16_X86 1
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -56,6 +57,12 @@ void to_f32_portable(const F16* source, float* target, std::size_t count) noexce
 }
 
 #ifdef BERTH_F16_X86
+
+// Asked of the processor itself, because clang's __builtin_cpu_supports does not know this name before version 17.
+bool has_f16c() noexcept {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
 
 // The instructions round as the immediate says, whatever the thread's rounding mode is.
 constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT;
@@ -119,8 +126,7 @@ std::span<const F16Path> f16_paths() noexcept {
     Paths found;
 #ifdef BERTH_F16_X86
     if (__builtin_cpu_supports("avx512f")) found.list[found.count++] = {"avx512", to_f16_avx512, to_f32_avx512};
-    if (__builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c"))
-      found.list[found.count++] = {"f16c", to_f16_f16c, to_f32_f16c};
+    if (__builtin_cpu_supports("avx") && has_f16c()) found.list[found.count++] = {"f16c", to_f16_f16c, to_f32_f16c};
 #endif
     found.list[found.count++] = {"portable", to_f16_portable, to_f32_portable};
     return found;
