@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "core/thread_handoff.h"
@@ -43,7 +45,7 @@ StepGraph::StepGraph(std::uint32_t step_count, std::uint32_t node_count, std::sp
   for (const Edge& edge : edges) targets[next[edge.from]++] = edge.to;
 }
 
-// Kept alive by late tasks; they touch the graph only after passing the gate.
+// Late tasks may still look at this when the run is over; they touch the graph only after passing the gate.
 struct Lanes::Shared {
   explicit Shared(const StepGraph& steps)
       : graph(&steps), pending(steps.nodes), failed_before(steps.nodes), ready(steps.steps + kMost) {
@@ -183,28 +185,55 @@ struct TaskMemory {
 
 }  // namespace
 
+// Who can be visited. A task that comes after its schedule is gone, or never, must not keep it alive: it knows a
+// number and asks here.
+struct Lanes::Register {
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Shared>> alive;
+  std::uint64_t last = 0;
+
+  static Register& instance() {
+    static Register* const one = new Register;  // never destroyed: tasks may come at exit
+    return *one;
+  }
+};
+
 class Lanes::Task : TaskMemory {
  public:
-  Task(std::shared_ptr<Shared> shared, std::uint64_t run, std::uint32_t lane) noexcept
-      : shared_(std::move(shared)), run_(run), lane_(lane) {
+  Task(std::uint64_t id, std::uint64_t run, std::uint32_t lane) noexcept : id_(id), run_(run), lane_(lane) {
     hand_over(&handed_to_tasks);
   }
-  Task(const Task& other) noexcept : TaskMemory(), shared_(other.shared_), run_(other.run_), lane_(other.lane_) {
+  Task(const Task& other) noexcept : TaskMemory(), id_(other.id_), run_(other.run_), lane_(other.lane_) {
     hand_over(&handed_to_tasks);
   }
   void operator()() const {
     take_over(&handed_to_tasks);
-    shared_->visit(run_, lane_);
+    std::shared_ptr<Shared> shared;
+    {
+      Register& all = Register::instance();
+      const std::lock_guard lock(all.mutex);
+      if (const auto found = all.alive.find(id_); found != all.alive.end()) shared = found->second;
+    }
+    if (shared != nullptr) shared->visit(run_, lane_);
   }
 
  private:
-  std::shared_ptr<Shared> shared_;
-  std::uint64_t run_;
+  std::uint64_t id_, run_;
   std::uint32_t lane_;
 };
 
-Lanes::Lanes(const StepGraph& graph) : shared_(std::make_shared<Shared>(graph)) {}
-Lanes::~Lanes() = default;
+Lanes::Lanes(const StepGraph& graph) : shared_(std::make_shared<Shared>(graph)) {
+  Register& all = Register::instance();
+  const std::lock_guard lock(all.mutex);
+  id_ = ++all.last;
+  all.alive.emplace(id_, shared_);
+}
+
+Lanes::~Lanes() {
+  Register& all = Register::instance();
+  const std::lock_guard lock(all.mutex);
+  all.alive.erase(id_);
+}
 
 void Lanes::run(std::uint32_t lanes, Execute execute, void* context) {
   Shared& shared = *shared_;
@@ -225,7 +254,7 @@ void Lanes::run(std::uint32_t lanes, Execute execute, void* context) {
     }
     shared.open_run.store(run, std::memory_order_seq_cst);
     try {
-      for (std::uint32_t lane = 1; lane < lanes; ++lane) shared.arena.enqueue(Task(shared_, run, lane));
+      for (std::uint32_t lane = 1; lane < lanes; ++lane) shared.arena.enqueue(Task(id_, run, lane));
     } catch (const std::exception&) {
       // No memory for more tasks: the lanes that there are do the work.
     }

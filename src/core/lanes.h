@@ -45,8 +45,10 @@ class Lanes {
 
  private:
   struct Shared;
+  struct Register;
   class Task;
   std::shared_ptr<Shared> shared_;
+  std::uint64_t id_ = 0;
 };
 
 }  // namespace berth
