@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda_double_paths.h"
 #include "doubles/cuda/cuda_double.h"
 
 namespace berth::cuda_test {
