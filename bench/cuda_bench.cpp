@@ -12,6 +12,7 @@
 
 #include "../tests/doubles/cuda/cuda_double.h"
 #include "berth/berth.h"
+#include "berth/pool.h"
 
 namespace {
 

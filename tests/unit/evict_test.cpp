@@ -244,7 +244,9 @@ TEST_F(EvictOnDouble, LosesNoContentsWhicheverDriverCallFails) {
       const auto woken = memory->wake("t");
       const bool over = cuda_double().stop_failing() == 1;
       // Whatever failed, trying again gets the bytes back.
-      if (!woken) ASSERT_TRUE(memory->wake("t")) << nth;
+      if (!woken) {
+        ASSERT_TRUE(memory->wake("t")) << nth;
+      }
       EXPECT_FALSE(memory->is_evicted(buffer).value());
       EXPECT_EQ(contents(buffer), counting_bytes(1000, nth)) << "call " << nth;
       if (over) {

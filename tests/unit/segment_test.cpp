@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "berth/berth.h"
+#include "berth/pool.h"
 #include "doubles/cuda/cuda_testing.h"
 #include "support.h"
 
