@@ -198,15 +198,15 @@ TEST_P(WebgpuDevices, BatchesAThousandSmallWritesIntoOneSubmit) {
 
 TEST_P(WebgpuDevices, ReusesItsStaging) {
   // Device-only memory is never written in place.
-  const Buffer buffer = Buffer::allocate(device_, u8, {20 << 20}, {.host = HostAccess::kNone}).value();
-  std::vector<std::byte> bytes = counting_bytes(20 << 20), seen(20 << 20);
+  const Buffer buffer = Buffer::allocate(device_, u8, {9 << 20}, {.host = HostAccess::kNone}).value();
+  std::vector<std::byte> bytes = counting_bytes(9 << 20), seen(9 << 20);
   for (int round = 0; round < 3; ++round) {
     ASSERT_TRUE(buffer.copyin(bytes).has_value());
     ASSERT_TRUE(buffer.copyout(seen).has_value());
     ASSERT_TRUE(seen == bytes);
     std::reverse(bytes.begin(), bytes.end());
   }
-  EXPECT_LE(webgpu::transfer_counters(*device_).staging_chunks, 8u) << "60 MiB each way went through a few chunks";
+  EXPECT_LE(webgpu::transfer_counters(*device_).staging_chunks, 8u) << "27 MiB each way went through a few chunks";
   EXPECT_GE(device_->trim(0), std::size_t{4} << 20);
   EXPECT_EQ(device_->trim(0), 0u);
   ASSERT_TRUE(buffer.copyin(bytes).has_value()) << "after a trim staging is made anew";
