@@ -72,7 +72,7 @@ Json run(const std::string& program, const fs::path& model, const std::string& a
 
 struct Row {
   std::string name;
-  double arena_over_live, held, peak, growth, latency, planning_ms;
+  double arena_over_live, held, peak, cost, latency, cpu, planning_ms;
   bool identical, identical_2;
 };
 
@@ -94,7 +94,8 @@ double worst(const std::vector<Row>& rows, double Row::*field, bool highest) {
 }
 
 void goal(const char* what, const char* wanted, const std::string& found, bool met) {
-  fmt::print("{:<58} {:<22} {:<34} {}\n", what, wanted, found, met ? "met" : "NOT MET");
+  const bool judged = wanted[0] != '(';
+  fmt::print("{:<58} {:<22} {:<34} {}\n", what, wanted, found, !judged ? "" : met ? "met" : "NOT MET");
 }
 
 }  // namespace
@@ -114,8 +115,9 @@ int main(int argc, char** argv) {
   }
   const std::string program =
       (fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "cli" / "berth").string();
-  fmt::print("{:<22} {:<23}{:>10} {:>10} {:>10} {:>6} {:>17} {:>6} {:>17} {:>6} {:>8} {:>5}\n", "model", "family",
-             "live peak", "arena", "stock", "less", "peak-weights", "less", "latency ms", "ratio", "plan ms", "bits");
+  fmt::print("{:<22} {:<23}{:>10} {:>10} {:>10} {:>6} {:>17} {:>6} {:>17} {:>6} {:>6} {:>8} {:>5}\n", "model", "family",
+             "live peak", "arena", "stock", "less", "peak-weights", "less", "latency ms", "ratio", "cpu", "plan ms",
+             "bits");
   std::vector<Row> rows;
   std::vector<std::string> missing;
   for (const BenchModel& model : kModels) {
@@ -135,19 +137,22 @@ int main(int argc, char** argv) {
     const double live = one["live_peak_bytes"], arena = one["berth"]["held_bytes"], stock = one["stock"]["held_bytes"];
     const double stock_peak = over_weights(one, "stock"), berth_peak = over_weights(one, "berth");
     const double stock_ms = one["stock"]["latency_ms"]["median"], berth_ms = one["berth"]["latency_ms"]["median"];
-    const auto growth = [&](const char* side) {
-      return std::max(1.0, one[side]["process_peak_bytes"].get<double>() - one[side]["loaded_bytes"].get<double>());
+    // What the model costs the process on top of its weights: without the engine itself, which is there with no model.
+    const auto cost = [&](const char* side) {
+      return std::max(1.0, over_weights(one, side) - one[side]["bare_engine_bytes"].get<double>());
     };
-    rows.push_back({model.name, arena / live, stock / arena, stock_peak / berth_peak, growth("stock") / growth("berth"),
-                    berth_ms / stock_ms, one["planning_ms"], one["identical"], two["identical"]});
+    const auto cpu = [&](const char* side) { return std::max(1e-3, one[side]["cpu_ms"]["median"].get<double>()); };
+    rows.push_back({model.name, arena / live, stock / arena, stock_peak / berth_peak, cost("stock") / cost("berth"),
+                    berth_ms / stock_ms, cpu("berth") / cpu("stock"), one["planning_ms"], one["identical"],
+                    two["identical"]});
     const Row& row = rows.back();
     const auto mib = [](double bytes) { return bytes / 1048576.0; };
-    fmt::print("{:<22} {:<23}{:>10} {:>10} {:>10} {:>5.1f}x {:>17} {:>5.2f}x {:>17} {:>6.2f} {:>8.1f} {:>5}\n",
+    fmt::print("{:<22} {:<23}{:>10} {:>10} {:>10} {:>5.1f}x {:>17} {:>5.2f}x {:>17} {:>6.2f} {:>6.2f} {:>8.1f} {:>5}\n",
                model.name, model.family, berth::format_bytes(static_cast<std::uint64_t>(live)),
                berth::format_bytes(static_cast<std::uint64_t>(arena)),
                berth::format_bytes(static_cast<std::uint64_t>(stock)), row.held,
                fmt::format("{:.1f} -> {:.1f} MiB", mib(stock_peak), mib(berth_peak)), row.peak,
-               fmt::format("{:.1f} -> {:.1f}", stock_ms, berth_ms), row.latency, row.planning_ms,
+               fmt::format("{:.1f} -> {:.1f}", stock_ms, berth_ms), row.latency, row.cpu, row.planning_ms,
                row.identical && row.identical_2 ? "same" : "DIFFER");
     std::fflush(stdout);
   }
@@ -171,10 +176,12 @@ int main(int argc, char** argv) {
        held >= 3);
   goal("process peak over the weights, stock over Berth", "1.5 or more, never < 1",
        fmt::format("{:.2f} (worst {:.2f})", peak, peak_worst), peak >= 1.5 && peak_worst >= 1);
-  goal("what running adds to the process, stock over Berth", "(no goal)",
-       fmt::format("{:.2f}", geometric_mean(rows, &Row::growth)), true);
+  goal("the same without the bare engine, stock over Berth", "(no goal)",
+       fmt::format("{:.2f}", geometric_mean(rows, &Row::cost)), true);
   goal("latency, Berth over stock, medians", "1.00 or less on each",
        fmt::format("worst {:.2f}, mean {:.2f}", latency, geometric_mean(rows, &Row::latency)), latency <= 1.005);
+  goal("processor time, Berth over stock, medians", "(no goal)",
+       fmt::format("worst {:.2f}, mean {:.2f}", worst(rows, &Row::cpu, true), geometric_mean(rows, &Row::cpu)), true);
   goal("outputs, every run, 1 and 2 threads", "identical bits", all_same ? "identical" : "different", all_same);
   goal("planning time", "under 50 ms a model", fmt::format("at most {:.1f} ms", planning), planning < 50);
   for (const std::string& name : missing) fmt::print("not measured: {}\n", name);

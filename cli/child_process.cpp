@@ -77,7 +77,8 @@ Result<nlohmann::json> ChildProcess::ask(const nlohmann::json& question) {
   if (parsed.is_discarded())
     return Error::with_text(Code::kIo, Layer::kProgram, "a worker process answered: " + *answer);
   if (const auto error = parsed.find("error"); error != parsed.end())
-    return Error::with_text(Code::kDriver, Layer::kEngine, error->get<std::string>());
+    return Error::with_text(static_cast<Code>(parsed.value("code", static_cast<unsigned>(Code::kDriver))),
+                            Layer::kEngine, error->get<std::string>());
   return parsed;
 }
 

@@ -21,8 +21,8 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();
 
-  // Sends one line and waits for one. An {"error": "..."} answer is returned as a Driver error with that text; a
-  // child that ended instead of answering is an Io error that says how it ended.
+  // Sends one line and waits for one. An {"error": "...", "code": n} answer is returned as that error; a child that
+  // ended instead of answering is an Io error that says how it ended.
   Result<nlohmann::json> ask(const nlohmann::json& question);
 
  private:

@@ -89,12 +89,15 @@ Result<Started> start(const WorkerTask& task) {
 struct Side {
   Started worker;
   SideReport& report;
-  std::vector<double> latencies;
+  std::vector<double> latencies, cpu;
   std::uint64_t deviated = 0, deviating_runs = 0, requests = 0;
 
   Result<void> run(bool timed) {
     BERTH_TRY_ASSIGN(const Json did, worker.process.ask({{"do", "run"}}));
-    if (timed) latencies.push_back(did.at("ms"));
+    if (timed) {
+      latencies.push_back(did.at("ms"));
+      cpu.push_back(did.at("cpu_ms"));
+    }
     report.faults += did.at("faults").get<std::uint64_t>();
     report.faults_steady = did.at("faults");
     report.repeats = report.repeats && did.at("identical").get<bool>();
@@ -140,7 +143,7 @@ class Measurement {
     report_.engine = reference.loaded.at("engine");
     title(reference.loaded);
     // The reference run, before anything is compared with it.
-    Side stock_side{std::move(reference), report_.stock, {}};
+    Side stock_side{std::move(reference), report_.stock, {}, {}};
     BERTH_TRY(stock_side.run(false));
 
     report_.weights_mapped = settings_.map_weights;
@@ -294,7 +297,7 @@ class Measurement {
 
   Result<RunReport> compare(Side stock) {
     BERTH_TRY_ASSIGN(Started replayer, start(berth_));
-    Side berth{std::move(replayer), report_.berth, {}};
+    Side berth{std::move(replayer), report_.berth, {}, {}};
     for (unsigned i = 0; i < kWarmups + settings_.runs; ++i) {
       progress_("running", 0.2 + 0.8 * i / (kWarmups + settings_.runs));
       const bool timed = i >= kWarmups;
@@ -308,9 +311,10 @@ class Measurement {
       BERTH_TRY_ASSIGN(const Json total, side->worker.process.ask({{"do", "finish"}}));
       SideReport& report = side->report;
       report.process_peak = total.at("process_peak");
-      report.loaded = side->worker.loaded.at("loaded_bytes");
+      report.bare = side->worker.loaded.at("bare_bytes");
       report.load_ms = side->worker.loaded.at("load_ms");
       report.latency_ms = spread_of(side->latencies);
+      report.cpu_ms = spread_of(side->cpu);
       if (side == &stock) {
         report.held = total.at("held");
         report.in_use = total.at("in_use");

@@ -36,11 +36,12 @@ struct SideReport {
   std::uint64_t held = 0;           // stock: the arena, without weights; Berth: the arena and what the pool gave beside
   std::uint64_t in_use = 0;         // the most of it that was handed out at once
   std::uint64_t process_peak = 0;   // VmHWM
-  std::uint64_t loaded = 0;         // VmRSS when the models were loaded and nothing had run
+  std::uint64_t bare = 0;           // VmRSS when the engine was started and no model was loaded
   std::uint64_t faults = 0;         // page faults in all runs
   std::uint64_t faults_steady = 0;  // in the last run
   double load_ms = 0;
-  Spread latency_ms;
+  Spread latency_ms;    // wall time of a run
+  Spread cpu_ms;        // processor time of a run, all threads
   bool repeats = true;  // every run gave the reference's bits
 };
 

@@ -54,16 +54,20 @@ std::string verdict(const RunReport& report) {
   return report.stock.repeats ? "OUTPUTS DIFFER" : "the engine's own outputs vary";
 }
 
+nlohmann::ordered_json spread_json(const Spread& spread) {
+  return {{"median", spread.median}, {"p10", spread.low}, {"p90", spread.high}};
+}
+
 nlohmann::ordered_json side_json(const SideReport& side) {
   return {{"held_bytes", side.held},
           {"in_use_bytes", side.in_use},
           {"process_peak_bytes", side.process_peak},
-          {"loaded_bytes", side.loaded},
+          {"bare_engine_bytes", side.bare},
           {"load_ms", side.load_ms},
           {"page_faults", side.faults},
           {"page_faults_last_run", side.faults_steady},
-          {"latency_ms",
-           {{"median", side.latency_ms.median}, {"p10", side.latency_ms.low}, {"p90", side.latency_ms.high}}}};
+          {"latency_ms", spread_json(side.latency_ms)},
+          {"cpu_ms", spread_json(side.cpu_ms)}};
 }
 
 }  // namespace
@@ -101,6 +105,8 @@ std::string report_text(const RunReport& report, const ReportStyle& style, const
   fact("latency, middle 80 %",
        fmt::format("{:.1f} to {:.1f} ms -> {:.1f} to {:.1f} ms", report.stock.latency_ms.low,
                    report.stock.latency_ms.high, report.berth.latency_ms.low, report.berth.latency_ms.high));
+  fact("processor time of a run",
+       fmt::format("{:.1f} ms -> {:.1f} ms", report.stock.cpu_ms.median, report.berth.cpu_ms.median));
   if (report.deviated > 0)
     fact("off the plan", fmt::format("{} requests in {} runs, served by the pool; {} renewals", report.deviated,
                                      report.deviating_runs, report.renewals));

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -41,6 +42,13 @@ std::uint64_t page_faults() {
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Of all threads of this process: unlike wall time, a busy machine hardly changes it.
+double cpu_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
 std::string file_safe(std::string name) {
@@ -103,7 +111,9 @@ class Worker {
 
   Result<Json> load() {
     BERTH_TRY_ASSIGN(engine_, ort::Engine::create());
-    Json answer{{"engine", engine_->library().version}, {"library", engine_->library().path}};
+    Json answer{{"engine", engine_->library().version},
+                {"library", engine_->library().path},
+                {"bare_bytes", process_bytes("VmRSS:")}};
     if (task_.role == "ready") {
       BERTH_TRY(write_ready_models());
       return answer;
@@ -129,13 +139,12 @@ class Worker {
     if (task_.role == "layout") {
       BERTH_TRY_ASSIGN(answer["layout"], layout());
     }
-    answer["loaded_bytes"] = process_bytes("VmRSS:");
     return answer;
   }
 
   // One run of every model.
   Result<Json> run() {
-    double ms = 0;
+    double ms = 0, cpu = 0;
     std::uint64_t faults = 0, deviated = 0, reordered = 0, requests = 0;
     bool identical = true, recorded = false;
     for (Loaded& loaded : models_) {
@@ -145,9 +154,11 @@ class Worker {
         BERTH_TRY(scope->status);
       }
       const std::uint64_t faults_before = page_faults();
+      const double cpu_before = cpu_ms();
       const Clock::time_point start = Clock::now();
       BERTH_TRY_ASSIGN(std::vector<ort::Output> outputs, loaded.model->run());
       ms += ms_since(start);
+      cpu += cpu_ms() - cpu_before;
       faults += page_faults() - faults_before;
       if (scope) {
         const ReplayRun did = scope->end();
@@ -164,6 +175,7 @@ class Worker {
     }
     ++runs_;
     return Json{{"ms", ms},
+                {"cpu_ms", cpu},
                 {"faults", faults},
                 {"identical", identical},
                 {"deviated", deviated},
@@ -294,7 +306,9 @@ class Worker {
 };
 
 void answer(const Result<Json>& result) {
-  const Json line = result ? *result : Json{{"error", result.error().message()}};
+  const Json line =
+      result ? *result
+             : Json{{"error", result.error().message()}, {"code", static_cast<unsigned>(result.error().code())}};
   std::cout << line.dump() << std::endl;
 }
 

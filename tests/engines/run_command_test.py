@@ -170,9 +170,9 @@ class RunCommand(unittest.TestCase):
                 ([not_a_model], 1, "ONNX Runtime failed to load the model"),
                 ([MODEL, "--dim", "rows"], 2, "NAME=N"),
                 ([MODEL, "--dim", "rows=many"], 2, "not a size"),
-                ([MODEL, "--input", "x=" + bad_npy], 1, "no .npy file"),
-                ([MODEL, "--input", "x=" + wrong_shape], 1, "takes shape"),
-                ([MODEL, "--input", "x=" + wrong_type], 1, "takes float32"),
+                ([MODEL, "--input", "x=" + bad_npy], 2, "no .npy file"),
+                ([MODEL, "--input", "x=" + wrong_shape], 2, "takes shape"),
+                ([MODEL, "--input", "x=" + wrong_type], 2, "takes float32"),
                 ([MODEL, "--threads", "0"], 2, "threads"),
             ):
                 result = run(*arguments)
@@ -187,7 +187,8 @@ class RunCommand(unittest.TestCase):
         with tempfile.TemporaryDirectory() as empty:
             result = run(MODEL, env={"BERTH_ONNXRUNTIME": empty})
             self.assertIn("a folder without libonnxruntime.so", result.stderr)
-        libc = next(line.split()[-1] for line in open("/proc/self/maps") if "libc.so" in line or "libc-" in line)
+        with open("/proc/self/maps") as maps:
+            libc = next(line.split()[-1] for line in maps if "libc.so" in line or "libc-" in line)
         result = run(MODEL, env={"BERTH_ONNXRUNTIME": libc})
         self.assertIn("is not ONNX Runtime", result.stderr)
 
