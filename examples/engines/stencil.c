@@ -23,8 +23,7 @@ static double step(double* grid) {
   for (int y = 0; y < kSide; ++y)
     for (int x = 0; x < kSide; ++x) {
       const int up = y > 0 ? y - 1 : y, down = y < kSide - 1 ? y + 1 : y;
-      columns[y * kSide + x] =
-          0.25 * rows[up * kSide + x] + 0.5 * rows[y * kSide + x] + 0.25 * rows[down * kSide + x];
+      columns[y * kSide + x] = 0.25 * rows[up * kSide + x] + 0.5 * rows[y * kSide + x] + 0.25 * rows[down * kSide + x];
     }
   free(rows);
   double* sums = calloc(kSide, sizeof *sums);
