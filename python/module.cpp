@@ -13,4 +13,5 @@ NB_MODULE(_berth, module) {
   bind_arena(module);
   bind_schedule(module);
   bind_buffer_pool(module);
+  bind_onnxruntime(module);
 }

@@ -88,6 +88,7 @@ struct ReplayCounters {
 struct ReplayRun {
   bool recorded = false;        // there was no plan for this key
   std::uint64_t requests = 0;   // made in this run
+  std::uint64_t planned = 0;    // of these, served from the arena
   std::uint64_t reordered = 0;  // served from the arena, out of order
   std::uint64_t deviated = 0;   // not in the plan: served by the pool
 };

@@ -46,12 +46,12 @@ from ._berth import (  # noqa: F401
     pool,
     stats,
 )
-from . import _berth
+from . import _berth, onnxruntime  # noqa: F401
 
 __all__ = [
     "Allocator", "Arena", "Buffer", "BufferPool", "Device", "Limit", "Node", "Plan", "Pool", "Schedule",
     "ScheduleBuilder", "Stats", "StepRun", "WeightFile", "convert", "device", "devices", "dtype_info", "dtypes",
-    "from_dlpack", "limit", "load", "open", "plan", "pool", "save", "stats",
+    "from_dlpack", "limit", "load", "onnxruntime", "open", "plan", "pool", "save", "stats",
 ]
 
 

@@ -185,6 +185,7 @@ class Replay::Impl {
         const PlannedRun::Served served = run_.request(bytes, alignment);
         if (served.offset != kNoOffset) {
           ++counters_.planned;
+          ++this_run_.planned;
           if (served.reordered) {
             ++counters_.reordered;
             ++this_run_.reordered;

@@ -59,7 +59,7 @@ Result<Library> open(const std::string& path) {
   return library;
 }
 
-Result<Library> find_and_open() {
+Result<Library> find_and_open(const std::string& preferred) {
   if (const char* named = std::getenv("BERTH_ONNXRUNTIME"); named != nullptr && *named != '\0') {
     std::error_code ignored;
     if (!fs::is_directory(named, ignored)) return open(named);
@@ -67,6 +67,7 @@ Result<Library> find_and_open() {
     return unavailable("ONNX Runtime was not found: BERTH_ONNXRUNTIME is " + std::string(named) +
                        ", a folder without libonnxruntime.so;");
   }
+  if (auto found = library_in(preferred)) return open(found->string());
   for (const fs::path& environment : python_environments())
     if (auto found = library_in_environment(environment)) return open(found->string());
   for (const char* name : {"libonnxruntime.so.1", "libonnxruntime.so"})
@@ -89,12 +90,12 @@ std::vector<fs::path> python_environments() {
   return found;
 }
 
-Result<const Library*> library() {
+Result<const Library*> library(const std::string& preferred) {
   static std::mutex mutex;
   static std::optional<Library> opened;
   const std::lock_guard guard(mutex);
   if (!opened) {
-    BERTH_TRY_ASSIGN(opened, find_and_open());
+    BERTH_TRY_ASSIGN(opened, find_and_open(preferred));
   }
   return &*opened;
 }

@@ -17,10 +17,11 @@ struct Library {
   std::string version;  // "1.31.1"
 };
 
-// Looks at the environment variable BERTH_ONNXRUNTIME (the library, or a folder with it), then for the wheel in the
-// project's and in the active Python environment, then asks the system's loader. DeviceUnavailable: nowhere, or too
-// old; the sentence has the command that installs it.
-Result<const Library*> library();
+// Looks at the environment variable BERTH_ONNXRUNTIME (the library, or a folder with it), then in the folder
+// `preferred`, then for the wheel in the project's and in the active Python environment, then asks the system's loader.
+// Once opened, it is the same for all later calls. DeviceUnavailable: nowhere, or too old; the sentence has the command
+// that installs it.
+Result<const Library*> library(const std::string& preferred = {});
 
 // Where Python packages may be: build/venv beside or above the program and the working directory, then the active
 // environment.

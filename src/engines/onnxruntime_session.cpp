@@ -113,8 +113,8 @@ void MappedModel::forget_pages() const noexcept {
   if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
 }
 
-Result<std::unique_ptr<Engine>> Engine::create() {
-  BERTH_TRY_ASSIGN(const Library* opened, ort::library());
+Result<std::unique_ptr<Engine>> Engine::create(const std::string& preferred) {
+  BERTH_TRY_ASSIGN(const Library* opened, ort::library(preferred));
   std::unique_ptr<Engine> engine(new Engine(*opened));
   constexpr int kFatal = 4;
   BERTH_TRY(check(engine->api(), engine->api().create_env(kFatal, "berth", &engine->env_), "start"));
@@ -156,6 +156,11 @@ Result<std::unique_ptr<Model>> Engine::open(const SessionSettings& settings) con
     const auto bytes = settings.mapped->bytes();
     BERTH_TRY(check(table,
                     table.create_session_from_array(env_, bytes.data(), bytes.size(), options.value, &model->session_),
+                    "load the model"));
+  } else if (!settings.bytes.empty()) {
+    BERTH_TRY(check(table,
+                    table.create_session_from_array(env_, settings.bytes.data(), settings.bytes.size(), options.value,
+                                                    &model->session_),
                     "load the model"));
   } else {
     BERTH_TRY(check(table, table.create_session(env_, settings.model.c_str(), options.value, &model->session_),
@@ -252,6 +257,43 @@ Result<std::vector<Output>> Model::run() {
   outputs.reserve(values.size());
   for (Value* value : values) outputs.emplace_back(api, value);
   return outputs;
+}
+
+Result<std::vector<Output>> Model::run(std::span<const InputView> inputs, std::span<const std::size_t> outputs) const {
+  if (inputs.size() != inputs_.size())
+    return Error(Code::kInvalidArgument, Layer::kEngine, "{} inputs for a model that takes {}", inputs.size(),
+                 inputs_.size());
+  const Api& api = engine_.api();
+  std::vector<const char*> names;
+  for (const std::size_t output : outputs) {
+    if (output >= outputs_.size())
+      return Error(Code::kInvalidArgument, Layer::kEngine, "output {} of a model that has {}", output, outputs_.size());
+    names.push_back(output_names_[output]);
+  }
+  // Values of inputs and outputs alike: released with this vector.
+  std::vector<Output> held;
+  std::vector<Value*> given;
+  held.reserve(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Value* value = nullptr;
+    // The engine takes a pointer to writable memory and never writes to an input.
+    auto* data = const_cast<std::byte*>(inputs[i].bytes.data());
+    BERTH_TRY(check(api,
+                    api.create_tensor_with_data(engine_.cpu(), data, inputs[i].bytes.size(), inputs[i].shape.data(),
+                                                inputs[i].shape.size(), inputs_[i].element_type, &value),
+                    "take an input"));
+    held.emplace_back(api, value);
+    given.push_back(value);
+  }
+  std::vector<Value*> values(names.size());
+  BERTH_TRY(check(api,
+                  api.run(session_, nullptr, input_names_.data(), given.data(), given.size(), names.data(),
+                          names.size(), values.data()),
+                  "run the model"));
+  std::vector<Output> made;
+  made.reserve(values.size());
+  for (Value* value : values) made.emplace_back(api, value);
+  return made;
 }
 
 Result<ArenaStats> Model::arena_stats() const {

@@ -1,5 +1,6 @@
 // ONNX Runtime's environment and sessions as values, as far as running a model needs them. Not a binding: what
-// `berth run`, its tests and its bench use. One thread at a time may use a session; it must not outlive its engine.
+// `berth run`, its tests, its bench and the Python module use. One thread at a time may use a session, but for run()
+// with inputs of its own, which any number of threads may call. A session must not outlive its engine.
 #pragma once
 
 #include <cstddef>
@@ -35,6 +36,12 @@ struct Tensor {
   int element_type = kElementUndefined;
   std::vector<std::int64_t> shape;
   std::vector<std::byte> bytes;
+};
+
+// An input that stays where it is: only read, and only during the run.
+struct InputView {
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
 };
 
 // An output of a run, in the engine's memory. Released with it.
@@ -87,8 +94,9 @@ struct ArenaStats {
 
 struct SessionSettings {
   std::string model = {};                        // a file: .onnx, or .ort
+  std::span<const std::byte> bytes = {};         // instead of the file: what it holds; read while the session is made
   const MappedModel* mapped = nullptr;           // an .ort model to run from in place; it must outlive the session
-  int threads = 1;                               // inside an operator
+  int threads = 1;                               // inside an operator; 0: as many as the engine likes
   engines::OnnxRuntimeMemory* memory = nullptr;  // null: the engine's own arena
   std::string save_ready_model = {};             // where to write the optimised model as .ort; empty: nowhere
 };
@@ -97,8 +105,8 @@ class Model;
 
 class Engine {
  public:
-  // The engine's environment, quiet but for fatal messages.
-  static Result<std::unique_ptr<Engine>> create();
+  // The engine's environment, quiet but for fatal messages. `preferred`: see library().
+  static Result<std::unique_ptr<Engine>> create(const std::string& preferred = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -134,6 +142,10 @@ class Model {
   Result<void> bind(std::span<Tensor> tensors);
   // One run. Requires: bind().
   Result<std::vector<Output>> run();
+
+  // One run with these inputs, in the order of inputs() and of their element types, for the outputs with these numbers.
+  // InvalidArgument: another number of inputs, or no such output. Driver: the engine refuses.
+  Result<std::vector<Output>> run(std::span<const InputView> inputs, std::span<const std::size_t> outputs) const;
 
   // Of the engine's own arena; of nothing when Berth is the memory.
   Result<ArenaStats> arena_stats() const;
