@@ -14,6 +14,7 @@ if(BERTH_SANITIZE)
   add_link_options(-fsanitize=${BERTH_SANITIZE})
 endif()
 if(BERTH_COVERAGE)
-  add_compile_options(--coverage -O0)
+  # Atomic counters: without them, threads that count at once leave negative ones.
+  add_compile_options(--coverage -O0 -fprofile-update=atomic)
   add_link_options(--coverage)
 endif()

@@ -223,7 +223,7 @@ class GpuBuffer {
   CudaSlice<T> slice_;
 
   // A bridge casts between references to the two. Nothing may be added beside the slice.
-  static_assert(sizeof(CudaSlice<T>) > 0 && std::is_standard_layout_v<CudaSlice<T>>);
+  static_assert(std::is_standard_layout_v<CudaSlice<T>>);
 };
 
 // Whether a reference to the slice may stand for a reference to the buffer.

@@ -111,7 +111,7 @@ class Tlsf {
   std::uint64_t capacity_ = 0;
   std::uint64_t used_ = 0;
   std::uint64_t peak_ = 0;
-  std::uint64_t changes_ = 0;
+  [[maybe_unused]] std::uint64_t changes_ = 0;  // counted in debug builds only
   std::size_t live_ = 0;
   std::size_t free_ranges_ = 0;
   unsigned granule_bits_ = 0;

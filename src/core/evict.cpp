@@ -229,7 +229,7 @@ class PagedMemory final : public EvictableMemory {
     }
     BERTH_TRY_ASSIGN(entry.in_file, spill_.reserve(bytes));
     spilled_ += bytes;
-    const auto saved = each_piece(entry, [&](std::size_t at, std::span<std::byte> piece, bool mapped) -> Result<void> {
+    auto saved = each_piece(entry, [&](std::size_t at, std::span<std::byte> piece, bool mapped) -> Result<void> {
       if (!mapped) BERTH_TRY(read(entry, at, piece));
       return spill_.write(*entry.in_file + at, piece);
     });

@@ -28,7 +28,9 @@ class Graph {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const OrderNode& node = source.nodes[i];
-      if (node.bytes > kMostBytes || node.scratch > kMostBytes || (sum += node.bytes + node.scratch) > kMostBytes)
+      const bool small = node.bytes <= kMostBytes && node.scratch <= kMostBytes;
+      if (small) sum += node.bytes + node.scratch;
+      if (!small || sum > kMostBytes)
         return Error(Code::kInvalidArgument, Layer::kSchedule, "the nodes up to {} hold more than 2^62 bytes", i);
     }
     std::vector<std::pair<Node, Node>> edges;

@@ -94,7 +94,7 @@ Result<void> CachingPool::check_locked() const {
   for (const auto& cache : caches_) cache->lock.revoke();
   BiasedLock::barrier();
   for (const auto& cache : caches_) cache->lock.await_owner();
-  const auto verdict = [&]() -> Result<void> {
+  auto verdict = [&]() -> Result<void> {
     std::int64_t listed = 0;
     const auto walk = [&](const Bin& bin, std::size_t number, unsigned index, std::int64_t& bytes) -> Result<void> {
       std::uint32_t seen = 0;

@@ -233,14 +233,25 @@ Result<void> Queue::wait_for(Timepoint moment) {
 
 Result<Timepoint> Queue::submit() {
   if (Residency* residency = device_->residency()) BERTH_TRY(residency->commit());
-  const std::lock_guard lock(mutex_);
-  if (!recorded_) return Timepoint::at(line_, submitted_);
-  const std::uint64_t value = submitted_ + 1;
-  BERTH_TRY(do_submit(value));
-  submitted_ = value;
-  recorded_ = false;
-  if (does_at_once()) note_reached(value);
-  return Timepoint::at(line_, value);
+  Timepoint moment;
+  bool keeps_buffers = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (recorded_) {
+      BERTH_TRY(do_submit(submitted_ + 1));
+      ++submitted_;
+      recorded_ = false;
+      if (does_at_once()) note_reached(submitted_);
+    }
+    moment = Timepoint::at(line_, submitted_);
+    keeps_buffers = !kept_.empty();
+  }
+  // A program that never waits on this queue must not keep dropped buffers for ever.
+  if (keeps_buffers) {
+    note_reached(poll());
+    let_go_of_reached();
+  }
+  return moment;
 }
 
 Result<void> Queue::wait(Timepoint moment) {

@@ -126,6 +126,7 @@ Result<void> Residency::commit() {
   // A handle that came, went and came again is listed twice.
   fresh.erase(std::unique(fresh.begin(), fresh.end()), fresh.end());
   std::vector<Block> blocks;
+  blocks.reserve(fresh.size());
   for (const Member* member : fresh) blocks.push_back(member->block);
   auto done = blocks.empty() ? Result<void>() : put(blocks, left);
   if (done) done = flush();

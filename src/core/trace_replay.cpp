@@ -10,6 +10,7 @@ namespace berth {
 ReplayReport replay(const Recording& recording, Allocator& allocator) {
   ReplayReport report;
   std::vector<Name> labels;
+  labels.reserve(recording.labels.size());
   for (const std::string& label : recording.labels) labels.push_back(label.empty() ? Name() : Name(label));
   struct Held {
     Block block;

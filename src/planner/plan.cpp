@@ -126,9 +126,11 @@ class Planning {
     return sum;
   }
 
+  bool several_blocks() const { return problem_.banks.size() > 1 || problem_.max_block_bytes != 0; }
+
   // A bound that holds for any number of blocks.
   std::uint64_t split_bound(const Model& model) const {
-    if (problem_.banks.size() <= 1 && problem_.max_block_bytes == 0) return load_bound(model);
+    if (!several_blocks()) return load_bound(model);
     Model unaligned = model;  // with several blocks nothing forces the padding between neighbours
     unaligned.alignment = 1;
     for (Item& item : unaligned.items) item.alignment = 1;
@@ -184,7 +186,8 @@ class Planning {
       limits.seed = options_.seed;
       limits.interrupt = interrupt_;
       LaneAnswer answer = plan_lane(model, loose, limits, [&](const LaneResult& found) { report(found); });
-      bounds_[lane_] = std::max(bounds_[lane_], answer.result.lower_bound);
+      // What is impossible in one block may be possible in several.
+      if (!several_blocks()) bounds_[lane_] = std::max(bounds_[lane_], answer.result.lower_bound);
       plan_.work += answer.result.work;
       if (answer.result.best.top <= limit) {
         const Model& winner = answer.loose_wins ? *loose : model;
@@ -193,8 +196,6 @@ class Planning {
         settle(winner, answer.result.best);
         return {};
       }
-      // A bound for one block is none for several.
-      bounds_[lane_] = split_bound(model);
     }
     model.space = Space(problem_, used_, model.alignment);
     LaneResult found = plan_split(model, options_.seed);
@@ -238,7 +239,8 @@ class Planning {
     if (lane_ + 1 != models_.size()) return;
     PlanProgress progress;
     progress.best = plan_.size + found.best.top;
-    progress.lower_bound = bound() - bounds_[lane_] + std::max(bounds_[lane_], found.lower_bound);
+    progress.lower_bound =
+        several_blocks() ? bound() : bound() - bounds_[lane_] + std::max(bounds_[lane_], found.lower_bound);
     progress.gap = progress.lower_bound == 0 ? 0
                                              : static_cast<double>(progress.best - progress.lower_bound) /
                                                    static_cast<double>(progress.lower_bound);

@@ -47,8 +47,9 @@ TEST(DLPack, ExportsTheSameBytesWithShapeStridesAndPlace) {
   EXPECT_EQ(tensor->tensor.strides[0], 3);
   EXPECT_EQ(tensor->tensor.dtype.code, kFloat);
   EXPECT_EQ(tensor->tensor.dtype.bits, 32);
-  tensor->deleter(tensor);
-  tensor->deleter(nullptr);  // some receivers do
+  const auto deleter = tensor->deleter;
+  deleter(tensor);
+  deleter(nullptr);  // some receivers do
 }
 
 TEST(DLPack, KeepsTheParentOfAViewAliveAfterEverythingElseIsGone) {

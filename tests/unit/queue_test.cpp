@@ -177,6 +177,23 @@ TEST(Queue, KeepsABufferAliveForASecondQueueThatUsesIt) {
   EXPECT_EQ(late.itself.freed, 1);
 }
 
+TEST(Queue, LetsGoOfWhatItKeptAtTheNextSubmitWithoutAnyWait) {
+  Late late;
+  const QueuePtr second = late.device->make_queue().value();
+  LateQueue& second_work = *late.itself.last;
+  Buffer buffer = Buffer::allocate(late.device, u8, {64}).value();
+  ASSERT_TRUE(late.queue->fill(buffer.window().value(), 1));
+  ASSERT_TRUE(late.queue->submit());
+  ASSERT_TRUE(second->fill(buffer.window().value(), 2));
+  ASSERT_TRUE(second->submit());
+  buffer = Buffer();
+  late.work.finish_all();
+  second_work.finish_all();
+  EXPECT_EQ(late.itself.freed, 0);
+  ASSERT_TRUE(second->submit());
+  EXPECT_EQ(late.itself.freed, 1);
+}
+
 TEST(Queue, GivesMomentsThatAreReachedInOrder) {
   Late late;
   const Buffer buffer = Buffer::allocate(late.device, u8, {64}).value();

@@ -191,7 +191,9 @@ Status cuDevicePrimaryCtxRetain(Context* context, Ordinal device) {
   if (!known(state, device)) return state.misuse(kCall, "unknown device", kErrorInvalidDevice);
   DeviceContext*& primary = state.primary[device];
   if (primary == nullptr) {
-    primary = new DeviceContext;  // kept after its end, so that a stale handle is recognised
+    // Kept after its end, so that a stale handle is recognised; listed, so that it does not count as leaked.
+    static auto* const all = new std::vector<DeviceContext*>;
+    primary = all->emplace_back(new DeviceContext);
     primary->device = device;
     state.contexts.insert(primary);
   }

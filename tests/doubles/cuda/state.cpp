@@ -1,5 +1,6 @@
 #include "state.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -37,8 +38,20 @@ State& State::get() {
 }
 
 std::vector<DeviceContext*>& context_stack() {
-  thread_local std::vector<DeviceContext*> stack;
-  return stack;
+  // A key instead of thread_local: the thread-local memory of a library opened at run time is recycled between threads
+  // where a thread sanitizer cannot see it.
+  using Stack = std::vector<DeviceContext*>;
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, [](void* last) { delete static_cast<Stack*>(last); });
+    return made;
+  }();
+  auto* stack = static_cast<Stack*>(pthread_getspecific(key));
+  if (stack == nullptr) {
+    stack = new Stack;
+    pthread_setspecific(key, stack);
+  }
+  return *stack;
 }
 
 std::string spell(std::uint64_t begin, std::size_t bytes) {
