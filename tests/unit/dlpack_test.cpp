@@ -70,8 +70,9 @@ TEST(DLPack, ExportsTheOlderFormButNotOfReadOnlyMemory) {
   const Buffer buffer = Buffer::allocate(cpu(), DType::kBF16, {2}).value();
   ManagedTensor* tensor = export_buffer_legacy(buffer).value();
   EXPECT_EQ(tensor->tensor.dtype.code, kBfloat);
-  tensor->deleter(tensor);
-  tensor->deleter(nullptr);
+  const auto deleter = tensor->deleter;
+  deleter(tensor);
+  deleter(nullptr);
   Producer producer;
   producer.managed.flags = kReadOnly;
   const Buffer read_only = import_tensor(&producer.managed).value();
