@@ -16,7 +16,8 @@ void take_over(const void* token) noexcept {
 
 // oneTBB's own task objects, whose code is in its headers and so is instrumented. Silenced are reports whose innermost
 // frame is there, or that pass through one of its functions that never calls the work of a task.
-// Then WebGPU's library and the software Vulkan below it, which are not instrumented: their locks are not seen. Not
+// Then WebGPU's library, the software Vulkan below it and ONNX Runtime, which are not instrumented: their locks are not
+// seen, or half seen. Not
 // called_from_lib for the Vulkan driver: the loader unloads it, and that ends a process under the sanitizer.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
@@ -31,6 +32,9 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:libLLVM\n"
          "thread:libvulkan_lvp\n"
          "mutex:libvulkan_lvp\n"
-         "deadlock:libvulkan_lvp\n";
+         "deadlock:libvulkan_lvp\n"
+         "deadlock:berth::webgpu::\n"
+         "race:libonnxruntime\n"
+         "deadlock:libonnxruntime\n";
 }
 #endif
