@@ -163,7 +163,7 @@ class HeaderReader {
       return error_at(place, fmt::format("tensor {} of type {}: {}", quoted(tensor.name), berth::name(tensor.dtype),
                                          bytes.error().message()));
     tensor.bytes = *bytes;
-    tensor.offset = next<std::uint64_t>();  // from the start of the data for now
+    tensor.offset = next<std::uint64_t>();  // from the start of the data; made absolute below
     if (tensor.offset % header_.alignment != 0 || tensor.offset > file_bytes_)
       return error_at(place, fmt::format("tensor {} has offset {}, which is not a multiple of {} inside the file",
                                          quoted(tensor.name), tensor.offset, header_.alignment));
