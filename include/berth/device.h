@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "berth/allocator.h"
@@ -55,6 +56,33 @@ struct ForeignMemory {
   std::function<void()> release{};  // called once when the last handle goes; may be empty
 };
 
+// Memory of a device that comes and goes without Device::allocate, such as the pages behind reserved addresses: counted
+// against the budget from the moment it is made. What keep() does not make lasting is uncounted when it ends. Belongs
+// to one thread; lives no longer than its device.
+class Charge {
+ public:
+  Charge(Charge&& other) noexcept
+      : device_(std::exchange(other.device_, nullptr)),
+        label_(other.label_),
+        piece_bytes_(other.piece_bytes_),
+        pieces_(other.pieces_) {}
+  Charge& operator=(Charge&&) = delete;
+  ~Charge();
+
+  // Counts `pieces` of it until Device::discharge, by label and in the peak too. Called once.
+  void keep(std::size_t pieces = 1) noexcept;
+
+ private:
+  friend class Device;
+  Charge(Device& device, std::uint16_t label, std::size_t piece_bytes, std::size_t pieces) noexcept
+      : device_(&device), label_(label), piece_bytes_(piece_bytes), pieces_(pieces) {}
+
+  Device* device_;
+  std::uint16_t label_;
+  std::size_t piece_bytes_;
+  std::size_t pieces_;
+};
+
 class Device : public Allocator, public std::enable_shared_from_this<Device> {
  public:
   DeviceKind kind() const noexcept { return kind_; }
@@ -79,6 +107,23 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   void release(const Block& block, Timepoint last_use = {}) noexcept final;
   Device& device() noexcept final { return *this; }
   void explain(OutOfMemory& report) const final;
+
+  // For allocators that take memory from the driver by themselves. The budget and the counters hold for it as for a
+  // block: `pieces` times `piece_bytes` for the request `spec`. OutOfMemory with an explanation.
+  Result<Charge> charge(const BlockSpec& spec, std::size_t piece_bytes, std::size_t pieces = 1);
+  // One kept piece is gone.
+  void discharge(std::uint16_t label, std::size_t piece_bytes) noexcept;
+
+  // Calls `take()`, and again while it fails for want of memory and something can be freed: what waited for its last
+  // use, then what the pressure callback gives up. Requires: no lock is held that the callback may want.
+  template <class Take>
+  auto take_under_pressure(const BlockSpec& spec, const Take& take) -> decltype(take()) {
+    auto taken = take();
+    for (const bool ask : {false, true})
+      if (!taken && taken.error().code() == Code::kOutOfMemory && (ask ? relieve(spec) : free_pending()))
+        taken = take();
+    return taken;
+  }
 
   // A new queue, which keeps the device alive.
   Result<QueuePtr> make_queue();
@@ -135,6 +180,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
 
   // Every live queue registers itself, so that synchronize() can wait for all.
   friend class Queue;
+  friend class Charge;
 
  private:
   struct Pending {
@@ -142,9 +188,12 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
     Timepoint last_use;
   };
 
+  // Counts `bytes` more as live; returns how many that makes.
+  Result<std::size_t> count_live(const BlockSpec& spec, std::size_t bytes);
   Result<Block> try_allocate(const BlockSpec& spec);
   void free_now(const Block& block, Timepoint last_use) noexcept;
   void free_reached(bool all) noexcept;
+  bool free_pending() noexcept;  // whether anything was
   bool relieve(const BlockSpec& spec);
 
   const DeviceKind kind_;

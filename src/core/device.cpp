@@ -48,16 +48,19 @@ bool Device::relieve(const BlockSpec& spec) {
   return callback != nullptr && (*callback)(spec);
 }
 
-Result<Block> Device::try_allocate(const BlockSpec& spec) {
+Result<std::size_t> Device::count_live(const BlockSpec& spec, std::size_t bytes) {
   // Reserve first, so that two threads cannot both take the last bytes of a budget.
-  const std::size_t live = live_bytes_.fetch_add(spec.bytes, std::memory_order_relaxed) + spec.bytes;
+  const std::size_t live = live_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   const std::size_t budget = budget_.load(std::memory_order_relaxed);
-  if (budget > 0 && live > budget) {
-    live_bytes_.fetch_sub(spec.bytes, std::memory_order_relaxed);
-    const std::size_t pending = pending_bytes_.load(std::memory_order_relaxed);
-    const auto cause = live - budget <= pending ? OutOfMemory::Cause::kPendingFrees : OutOfMemory::Cause::kBudget;
-    return out_of_memory(cause, *this, spec, budget);
-  }
+  if (budget == 0 || live <= budget) return live;
+  live_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  const std::size_t pending = pending_bytes_.load(std::memory_order_relaxed);
+  const auto cause = live - budget <= pending ? OutOfMemory::Cause::kPendingFrees : OutOfMemory::Cause::kBudget;
+  return out_of_memory(cause, *this, spec, budget, bytes);
+}
+
+Result<Block> Device::try_allocate(const BlockSpec& spec) {
+  BERTH_TRY_ASSIGN(const std::size_t live, count_live(spec, spec.bytes));
   auto block = allocate_block(spec);
   if (!block) {
     live_bytes_.fetch_sub(spec.bytes, std::memory_order_relaxed);
@@ -84,13 +87,7 @@ Result<Block> Device::allocate(const BlockSpec& spec) {
                  "asked for {} bytes, and one block of this device holds at most {}; split the request", spec.bytes,
                  limits_.max_block_bytes);
   free_reached(false);
-  auto block = try_allocate(spec);
-  if (!block && block.error().code() == Code::kOutOfMemory) {
-    const std::size_t pending = pending_bytes_.load(std::memory_order_relaxed);
-    free_reached(true);
-    if (pending_bytes_.load(std::memory_order_relaxed) < pending) block = try_allocate(spec);
-    if (!block && relieve(spec)) block = try_allocate(spec);
-  }
+  auto block = take_under_pressure(spec, [&] { return try_allocate(spec); });
   if (!block) return block;
   block->label = spec.label.id();
   block->usage = spec.usage;
@@ -145,6 +142,36 @@ void Device::free_reached(bool all) noexcept {
     }
     free_now(reached.block, reached.last_use);
   }
+}
+
+bool Device::free_pending() noexcept {
+  const std::size_t pending = pending_bytes_.load(std::memory_order_relaxed);
+  free_reached(true);
+  return pending_bytes_.load(std::memory_order_relaxed) < pending;
+}
+
+Result<Charge> Device::charge(const BlockSpec& spec, std::size_t piece_bytes, std::size_t pieces) {
+  BERTH_TRY(count_live(spec, piece_bytes * pieces));
+  return Charge(*this, spec.label.id(), piece_bytes, pieces);
+}
+
+void Device::discharge(std::uint16_t label, std::size_t piece_bytes) noexcept {
+  labels_.remove(label, piece_bytes);
+  live_bytes_.fetch_sub(piece_bytes, std::memory_order_relaxed);
+  live_count_.fetch_sub(1, std::memory_order_relaxed);
+  frees_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Charge::keep(std::size_t pieces) noexcept {
+  raise_to(device_->peak_bytes_, device_->live_bytes_.load(std::memory_order_relaxed));
+  device_->live_count_.fetch_add(pieces, std::memory_order_relaxed);
+  device_->allocations_.fetch_add(pieces, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < pieces; ++i) device_->labels_.add(label_, piece_bytes_);
+  pieces_ -= pieces;
+}
+
+Charge::~Charge() {
+  if (device_ != nullptr) device_->live_bytes_.fetch_sub(pieces_ * piece_bytes_, std::memory_order_relaxed);
 }
 
 void Device::explain(OutOfMemory& report) const {

@@ -40,30 +40,29 @@ class PagedMemory final : public EvictableMemory {
                    space_->granularity());
     if (spec.bytes > SIZE_MAX / 2) return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
     const std::size_t pages = round_up(spec.bytes, space_->granularity());
-    const std::lock_guard lock(mutex_);
-    free_reached(false);
-    auto address = space_->reserve(pages);
-    if (!address) return address.error();
-    if (auto mapped = space_->map(*address, pages); !mapped) {
-      space_->unreserve(*address, pages);
-      return mapped.error();
-    }
+    trim(0);
+    BERTH_TRY_ASSIGN(const std::uint64_t address, space_->reserve(pages));
     Entry entry;
-    entry.block = {.handle = *address, .bytes = spec.bytes, .label = spec.label.id(), .usage = spec.usage};
+    entry.block = {.handle = address, .bytes = spec.bytes, .label = spec.label.id(), .usage = spec.usage};
     if (space_->is_host()) {
-      entry.block.host = reinterpret_cast<std::byte*>(*address);
+      entry.block.host = reinterpret_cast<std::byte*>(address);
       entry.block.flags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
     }
     entry.tag = spec.tag;
     entry.pages = pages;
-    // Fresh host pages are zero already.
-    if (spec.zero && !space_->is_host())
-      if (auto zeroed = fill_zero(entry); !zeroed) {
-        if (space_->unmap(*address, pages)) space_->unreserve(*address, pages);
-        return zeroed.error();
-      }
+    const auto take = [&]() -> Result<void> {
+      return give_memory(entry, spec, [&] {
+        // Fresh host pages are zero already.
+        return spec.zero && !space_->is_host() ? fill_zero(entry) : Result<void>();
+      });
+    };
+    if (auto taken = device_->take_under_pressure(spec, take); !taken) {
+      if (!entry.mapped) space_->unreserve(address, pages);
+      return taken.error();
+    }
     const Block block = entry.block;
-    entries_.emplace(*address, std::move(entry));
+    const std::lock_guard lock(mutex_);
+    entries_.emplace(address, std::move(entry));
     resident_ += pages;
     return block;
   }
@@ -108,6 +107,8 @@ class PagedMemory final : public EvictableMemory {
         forget(entry);
         return unmapped.error();
       }
+      device_->discharge(entry.block.label, entry.pages);
+      entry.mapped = false;
       entry.evicted = true;
       entry.kept = keep;
       resident_ -= entry.pages;
@@ -118,24 +119,10 @@ class PagedMemory final : public EvictableMemory {
   }
 
   Result<std::size_t> wake(Name tag) override {
-    const std::lock_guard lock(mutex_);
-    free_reached(false);
     std::size_t back = 0;
-    for (auto& [address, entry] : entries_) {
-      if (!entry.evicted || entry.released || (tag && entry.tag != tag)) continue;
-      BERTH_TRY(space_->map(address, entry.pages));
-      if (auto restored = restore(entry); !restored) {
-        // Away again: what is kept of it is still there for the next try.
-        static_cast<void>(space_->unmap(address, entry.pages));
-        return restored.error();
-      }
-      forget(entry);
-      entry.evicted = false;
-      entry.kept = false;
-      resident_ += entry.pages;
-      evicted_ -= entry.pages;
-      back += entry.pages;
-    }
+    BlockSpec refused;
+    // Not under the lock as a whole: whoever is asked for memory may well evict others here.
+    BERTH_TRY(device_->take_under_pressure(refused, [&] { return wake(tag, back, refused); }));
     return back;
   }
 
@@ -170,8 +157,9 @@ class PagedMemory final : public EvictableMemory {
     Block block;
     Name tag;
     std::size_t pages = 0;
-    bool evicted = false;
-    bool kept = false;  // the contents are to come back
+    bool mapped = false;   // has memory
+    bool evicted = false;  // its contents are away
+    bool kept = false;     // the contents are to come back
     bool released = false;
     Timepoint last_use;
     std::optional<Buffer> source;          // the same bytes, elsewhere
@@ -184,6 +172,44 @@ class PagedMemory final : public EvictableMemory {
     if (buffer.is_allocated() && buffer.total_size() > 0)
       if (const auto found = entries_.find(buffer.native_handle()); found != entries_.end()) return &found->second;
     return Error(Code::kNotOwned, Layer::kAllocator, "a buffer of {} bytes was not allocated here", buffer.size());
+  }
+
+  // Memory for an entry that has none, with `fill()` as its contents. A failed call takes it back.
+  template <class Fill>
+  Result<void> give_memory(Entry& entry, const BlockSpec& spec, const Fill& fill) {
+    if (!entry.mapped) {
+      BERTH_TRY_ASSIGN(Charge charge, device_->charge(spec, entry.pages));
+      if (auto mapped = space_->map(entry.block.handle, entry.pages); !mapped) {
+        if (mapped.error().code() != Code::kOutOfMemory) return mapped;
+        return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec, 0, entry.pages, mapped.error().message());
+      }
+      entry.mapped = true;
+      charge.keep();
+    }
+    auto filled = fill();
+    if (!filled && space_->unmap(entry.block.handle, entry.pages)) {
+      entry.mapped = false;
+      device_->discharge(entry.block.label, entry.pages);
+    }
+    return filled;
+  }
+
+  // Wakes what is still away; adds the bytes that come back to `back`, and says whose memory was `refused`.
+  Result<void> wake(Name tag, std::size_t& back, BlockSpec& refused) {
+    const std::lock_guard lock(mutex_);
+    free_reached(false);
+    for (auto& [address, entry] : entries_) {
+      if (!entry.evicted || entry.released || (tag && entry.tag != tag)) continue;
+      refused = {.bytes = entry.block.bytes, .label = Name::from_id(entry.block.label), .tag = entry.tag};
+      BERTH_TRY(give_memory(entry, refused, [&, &one = entry] { return restore(one); }));
+      forget(entry);
+      entry.evicted = false;
+      entry.kept = false;
+      resident_ += entry.pages;
+      evicted_ -= entry.pages;
+      back += entry.pages;
+    }
+    return {};
   }
 
   Window window(const Entry& entry, std::size_t offset, std::size_t bytes) const {
@@ -278,8 +304,8 @@ class PagedMemory final : public EvictableMemory {
   Entries::iterator free(Entries::iterator at) noexcept {
     Entry& entry = at->second;
     forget(entry);
-    bool empty = entry.evicted;
-    if (!empty) empty = space_->unmap(at->first, entry.pages).has_value();
+    const bool empty = !entry.mapped || space_->unmap(at->first, entry.pages);
+    if (entry.mapped) device_->discharge(entry.block.label, entry.pages);
     (entry.evicted ? evicted_ : resident_) -= entry.pages;
     if (empty) space_->unreserve(at->first, entry.pages);
     return entries_.erase(at);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <mutex>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "berth/out_of_memory.h"
@@ -33,7 +33,10 @@ class MappedSegment final : public Segment {
   ~MappedSegment() override {
     free_reached(true, 0);
     for (std::size_t i = 0; i < steps_.size(); ++i)
-      if (steps_[i].mapped) static_cast<void>(space_->unmap(base_ + i * step_, step_));
+      if (steps_[i].mapped) {
+        static_cast<void>(space_->unmap(base_ + i * step_, step_));
+        device_->discharge(steps_[i].label, step_);
+      }
     space_->unreserve(base_, bytes_);
   }
 
@@ -48,34 +51,7 @@ class MappedSegment final : public Segment {
     if (spec.alignment > space_->granularity())
       return Error(Code::kUnsupported, Layer::kAllocator, "an alignment of {} is past a segment's {}", spec.alignment,
                    space_->granularity());
-    std::uint64_t offset = 0;
-    std::optional<OutOfMemory::Cause> refused;
-    {
-      const std::lock_guard lock(mutex_);
-      free_reached(false, spec.on);
-      auto found = offsets_.allocate(spec.bytes, spec.alignment);
-      if (!found) {
-        free_reached(true, spec.on);
-        found = offsets_.allocate(spec.bytes, spec.alignment);
-      }
-      if (!found) {
-        if (found.error().code() != Code::kOutOfMemory) return found.error();
-        const std::uint64_t free = offsets_.capacity() - offsets_.used();
-        refused = free < spec.bytes ? OutOfMemory::Cause::kCapacity : OutOfMemory::Cause::kFragmentation;
-      } else {
-        offset = *found;
-        const std::size_t taken = *offsets_.size_of(offset);
-        auto grown = grow(offset, taken);
-        if (grown) {
-          used_ += taken;
-        } else {
-          static_cast<void>(offsets_.release(offset));
-          if (grown.error().code() != Code::kOutOfMemory) return grown.error();
-          refused = OutOfMemory::Cause::kCapacity;
-        }
-      }
-    }
-    if (refused) return out_of_memory(*refused, *this, spec);
+    BERTH_TRY_ASSIGN(const std::uint64_t offset, device_->take_under_pressure(spec, [&] { return take(spec); }));
     Block block{.handle = base_ + offset, .bytes = spec.bytes, .label = spec.label.id(), .usage = spec.usage};
     if (space_->is_host()) {
       block.host = reinterpret_cast<std::byte*>(block.handle);
@@ -112,16 +88,7 @@ class MappedSegment final : public Segment {
   std::size_t trim(std::size_t keep_bytes) noexcept override {
     const std::lock_guard lock(mutex_);
     free_reached(true, 0);
-    std::size_t given = 0;
-    // From the end, so that what stays is together.
-    for (std::size_t i = steps_.size(); i-- > 0 && mapped_ > keep_bytes + used_;) {
-      if (!steps_[i].mapped || steps_[i].live != 0) continue;
-      if (!space_->unmap(base_ + i * step_, step_)) continue;
-      steps_[i].mapped = false;
-      mapped_ -= step_;
-      given += step_;
-    }
-    return given;
+    return unmap_idle(keep_bytes);
   }
 
   void explain(OutOfMemory& report) const override {
@@ -130,6 +97,7 @@ class MappedSegment final : public Segment {
     report.live_bytes = used_;
     report.live_count = offsets_.allocations();
     report.pending_bytes += pending_bytes_;
+    report.largest_free = offsets_.stats().largest_free;
   }
 
   SegmentCounters counters() const override {
@@ -140,34 +108,93 @@ class MappedSegment final : public Segment {
  private:
   struct Step {
     bool mapped = false;
-    std::size_t live = 0;  // blocks that reach into it
+    std::uint16_t label = 0;  // of the request that it was mapped for
+    std::size_t live = 0;     // blocks that reach into it
   };
   struct Pending {
     std::uint64_t offset;
     Timepoint last_use;
   };
 
-  // Gives memory to every step under [offset, offset + bytes), or to none that had it not.
-  Result<void> grow(std::uint64_t offset, std::size_t bytes) {
-    const std::size_t first = offset / step_;
-    const std::size_t last = (offset + bytes - 1) / step_;
-    std::vector<std::size_t> fresh;
-    for (std::size_t i = first; i <= last; ++i) {
-      if (steps_[i].mapped) continue;
-      if (auto mapped = space_->map(base_ + i * step_, step_); !mapped) {
-        for (const std::size_t undo : fresh)
-          if (space_->unmap(base_ + undo * step_, step_)) {
-            steps_[undo].mapped = false;
-            mapped_ -= step_;
-          }
-        return mapped;
+  // The offset of a new block with memory under it. A failed call changes nothing.
+  Result<std::uint64_t> take(const BlockSpec& spec) {
+    auto cause = OutOfMemory::Cause::kCapacity;
+    std::string driver;
+    {
+      const std::lock_guard lock(mutex_);
+      free_reached(false, spec.on);
+      auto found = offsets_.allocate(spec.bytes, spec.alignment);
+      if (!found) {
+        free_reached(true, spec.on);
+        found = offsets_.allocate(spec.bytes, spec.alignment);
       }
-      steps_[i].mapped = true;
-      mapped_ += step_;
-      fresh.push_back(i);
+      if (found) {
+        const std::size_t bytes = *offsets_.size_of(*found);
+        auto grown = grow(spec, *found, bytes);
+        // Memory of steps that hold nothing may be all that is missing.
+        if (!grown && grown.error().code() == Code::kOutOfMemory && unmap_idle(0) > 0)
+          grown = grow(spec, *found, bytes);
+        if (grown) {
+          used_ += bytes;
+          return *found;
+        }
+        static_cast<void>(offsets_.release(*found));
+        if (grown.error().code() != Code::kOutOfMemory || grown.error().out_of_memory() != nullptr)
+          return grown.error();
+        driver = grown.error().message();
+      } else {
+        if (found.error().code() != Code::kOutOfMemory) return found.error();
+        if (offsets_.capacity() - offsets_.used() >= spec.bytes) cause = OutOfMemory::Cause::kFragmentation;
+        driver = "all of the segment's addresses are in use; reserve more";
+      }
     }
-    for (std::size_t i = first; i <= last; ++i) ++steps_[i].live;
+    return out_of_memory(cause, *this, spec, 0, 0, std::move(driver));
+  }
+
+  // Gives memory to every step under [offset, offset + bytes), or to none that had it not.
+  Result<void> grow(const BlockSpec& spec, std::uint64_t offset, std::size_t bytes) {
+    const std::size_t first = offset / step_;
+    const std::size_t end = (offset + bytes - 1) / step_ + 1;
+    std::vector<std::size_t> fresh;
+    for (std::size_t i = first; i < end; ++i)
+      if (!steps_[i].mapped) fresh.push_back(i);
+    if (!fresh.empty()) BERTH_TRY(map(spec, fresh));
+    for (std::size_t i = first; i < end; ++i) ++steps_[i].live;
     return {};
+  }
+
+  Result<void> map(const BlockSpec& spec, const std::vector<std::size_t>& steps) {
+    BERTH_TRY_ASSIGN(Charge charge, device_->charge(spec, step_, steps.size()));
+    Result<void> outcome;
+    std::size_t mapped = 0;
+    while (mapped < steps.size() && (outcome = space_->map(base_ + steps[mapped] * step_, step_))) {
+      steps_[steps[mapped]] = {.mapped = true, .label = spec.label.id(), .live = 0};
+      ++mapped;
+    }
+    if (!outcome)
+      for (std::size_t i = mapped; i-- > 0;)
+        if (space_->unmap(base_ + steps[i] * step_, step_)) {
+          steps_[steps[i]].mapped = false;
+          --mapped;
+        }
+    charge.keep(mapped);
+    mapped_ += mapped * step_;
+    return outcome;
+  }
+
+  // Takes memory from steps without live blocks until `keep_bytes` of it stay. Returns the bytes taken.
+  std::size_t unmap_idle(std::size_t keep_bytes) noexcept {
+    std::size_t given = 0;
+    // From the end, so that what stays is together.
+    for (std::size_t i = steps_.size(); i-- > 0 && mapped_ > keep_bytes + used_;) {
+      if (!steps_[i].mapped || steps_[i].live != 0) continue;
+      if (!space_->unmap(base_ + i * step_, step_)) continue;
+      device_->discharge(steps_[i].label, step_);
+      steps_[i].mapped = false;
+      mapped_ -= step_;
+      given += step_;
+    }
+    return given;
   }
 
   void give_back(std::uint64_t offset) noexcept {

@@ -161,6 +161,66 @@ TEST_P(Evict, GivesZeroesAndZeroBytes) {
   EXPECT_FALSE(memory->allocate({.bytes = SIZE_MAX - 10}).has_value());
 }
 
+TEST_P(Evict, CountsWhatIsInPlaceAsTheDevicesAndKeepsToTheBudget) {
+  const DevicePtr device = open();
+  const DeviceCounters before = device->counters();
+  {
+    const auto memory = make_evictable(device).value();
+    const Buffer model = filled(memory, "model", 1);
+    const std::size_t pages = memory->counters().resident_bytes;
+    EXPECT_EQ(device->counters().live_bytes, before.live_bytes + pages);
+    EXPECT_EQ(device->counters().live_count, before.live_count + 1);
+    EXPECT_GE(device->counters().peak_bytes, before.live_bytes + pages);
+
+    const std::size_t budget = before.live_bytes + pages;
+    device->set_budget(budget);
+    const auto refused = Buffer::allocate(memory, u8, {kBytes}, {.label = "second"});
+    ASSERT_TRUE(fails_with(refused, Code::kOutOfMemory));
+    ASSERT_NE(refused.error().out_of_memory(), nullptr);
+    EXPECT_EQ(refused.error().out_of_memory()->cause, OutOfMemory::Cause::kBudget);
+    EXPECT_EQ(refused.error().out_of_memory()->budget_needed, budget + pages);
+    EXPECT_EQ(device->counters().live_bytes, before.live_bytes + pages) << "a failed call changes nothing";
+
+    ASSERT_TRUE(memory->evict("model", kept()));
+    EXPECT_EQ(device->counters().live_bytes, before.live_bytes);
+    EXPECT_EQ(device->counters().live_count, before.live_count);
+    {
+      const Buffer second = Buffer::allocate(memory, u8, {kBytes}, {.label = "second"}).value();
+      const auto asleep = memory->wake("model");
+      ASSERT_TRUE(fails_with(asleep, Code::kOutOfMemory));
+      ASSERT_NE(asleep.error().out_of_memory(), nullptr);
+      EXPECT_EQ(asleep.error().out_of_memory()->holder_to_free, "second") << asleep.error().message();
+      EXPECT_TRUE(memory->is_evicted(model).value());
+    }
+    ASSERT_TRUE(memory->wake("model"));
+    EXPECT_EQ(device->counters().live_bytes, budget);
+    EXPECT_EQ(contents(model), counting_bytes(kBytes, 1));
+    device->set_budget(0);
+  }
+  EXPECT_EQ(device->counters().live_bytes, before.live_bytes);
+  EXPECT_EQ(device->counters().live_count, before.live_count);
+}
+
+TEST_P(Evict, LetsAPressureCallbackEvictHereToMakeRoom) {
+  const DevicePtr device = open();
+  const auto memory = make_evictable(device).value();
+  const Buffer first = filled(memory, "first", 1);
+  device->set_budget(device->counters().live_bytes);
+  device->on_pressure([&](const BlockSpec&) {
+    const bool to_second = memory->is_evicted(first).value();
+    return memory->evict(to_second ? "second" : "first", kept()).value() > 0;
+  });
+  const Buffer second = filled(memory, "second", 2);
+  EXPECT_TRUE(memory->is_evicted(first).value());
+  EXPECT_TRUE(memory->wake("first")) << "the second goes in turn";
+  EXPECT_TRUE(memory->is_evicted(second).value());
+  device->on_pressure({});
+  device->set_budget(0);
+  EXPECT_EQ(contents(first), counting_bytes(kBytes, 1));
+  ASSERT_TRUE(memory->wake("second"));
+  EXPECT_EQ(contents(second), counting_bytes(kBytes, 2));
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Evict, ::testing::Values("CPU", "CUDA"),
                          [](const auto& each) { return std::string(each.param); });
 

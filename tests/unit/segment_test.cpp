@@ -107,6 +107,62 @@ TEST_P(SegmentTest, ReusesMemoryOnlyAfterItsLastUse) {
   EXPECT_EQ(seen, Bytes(kStep, std::byte{1}));
 }
 
+TEST_P(SegmentTest, CountsItsStepsAsTheDevicesAndKeepsToTheBudget) {
+  const DevicePtr device = open();
+  const DeviceCounters before = device->counters();
+  {
+    const auto segment = make(8);
+    const Buffer cache = Buffer::allocate(segment, u8, {1000}, {.label = "kv-cache"}).value();
+    EXPECT_EQ(device->counters().live_bytes, before.live_bytes + kStep);
+    EXPECT_EQ(device->counters().live_count, before.live_count + 1);
+    EXPECT_GE(device->counters().peak_bytes, before.live_bytes + kStep);
+    const Buffer same_step = Buffer::allocate(segment, u8, {1000}).value();
+    EXPECT_EQ(device->counters().live_bytes, before.live_bytes + kStep) << "its memory was there";
+
+    const std::size_t budget = before.live_bytes + 2 * kStep;
+    device->set_budget(budget);
+    const DeviceCounters held = device->counters();
+    const auto refused = Buffer::allocate(segment, u8, {3 * kStep}, {.label = "scores"});
+    ASSERT_TRUE(fails_with(refused, Code::kOutOfMemory));
+    const OutOfMemory* const report = refused.error().out_of_memory();
+    ASSERT_NE(report, nullptr);
+    EXPECT_EQ(report->cause, OutOfMemory::Cause::kBudget);
+    EXPECT_EQ(report->budget, budget);
+    EXPECT_EQ(report->asked, 3 * kStep);
+    EXPECT_EQ(report->live_bytes, before.live_bytes + kStep);
+    EXPECT_GE(report->budget_needed, before.live_bytes + 4 * kStep);
+    EXPECT_TRUE(std::any_of(report->holders.begin(), report->holders.end(), [](const auto& holder) {
+      return holder.label == "kv-cache" && holder.bytes == kStep;
+    })) << refused.error().message();
+    EXPECT_EQ(segment->counters().mapped_bytes, kStep) << "a failed call changes nothing";
+    EXPECT_EQ(device->counters().live_bytes, held.live_bytes);
+    EXPECT_EQ(device->counters().peak_bytes, held.peak_bytes);
+
+    device->set_budget(report->budget_needed);
+    EXPECT_TRUE(Buffer::allocate(segment, u8, {3 * kStep}).has_value()) << "what the report promised is enough";
+    device->set_budget(0);
+    EXPECT_GT(segment->trim(), 0u);
+    EXPECT_EQ(device->counters().live_bytes, before.live_bytes + kStep);
+  }
+  EXPECT_EQ(device->counters().live_bytes, before.live_bytes);
+  EXPECT_EQ(device->counters().live_count, before.live_count);
+}
+
+TEST_P(SegmentTest, TakesMemoryFromItsIdleStepsWhenTheBudgetIsSpent) {
+  const DevicePtr device = open();
+  const auto segment = make(8);
+  {
+    const Buffer idle = Buffer::allocate(segment, u8, {kStep / 2}).value();
+    const Buffer first = Buffer::allocate(segment, u8, {kStep / 2}).value();
+  }
+  device->set_budget(device->counters().live_bytes + kStep);
+  // Needs two steps beside the one that is there, and one is all the budget leaves.
+  const Buffer kept = Buffer::allocate(segment, u8, {kStep / 4}).value();
+  const Buffer across = Buffer::allocate(segment, u8, {kStep}).value();
+  device->set_budget(0);
+  EXPECT_EQ(segment->counters().mapped_bytes, 2 * kStep);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, SegmentTest, ::testing::Values("CPU", "CUDA"),
                          [](const auto& each) { return std::string(each.param); });
 
