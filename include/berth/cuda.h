@@ -47,8 +47,8 @@ Result<CudaInfo> cuda_info(Device& device);
 std::optional<Error> take_cuda_error(Device& device);
 
 // Keeps a device's context current on this thread while it lives, so that calls inside need not see to it each time;
-// what was current before is restored. Belongs to its thread. Requires: nobody else changes the thread's current
-// context meanwhile; scopes end in reverse order.
+// what was current before is restored (a thread that had none keeps the context of CUDA:0). Belongs to its thread.
+// Requires: nobody else changes the thread's current context meanwhile; scopes end in reverse order.
 class CudaScope {
  public:
   // InvalidArgument if the device is not a CUDA device; the driver's error.
@@ -71,8 +71,8 @@ template <class T>
 concept DeviceValue = std::is_trivially_copyable_v<T> && !std::is_const_v<T>;
 
 namespace cuda_detail {
-Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero);
-Result<void> write(const Buffer& buffer, std::span<const std::byte> bytes);
+Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero,
+                        std::span<const std::byte> contents);
 Result<void> read(const Buffer& buffer, const Device& device, std::span<std::byte> bytes);
 Result<void> check_cuda(const Buffer& buffer);
 unsigned long long address(const Buffer& buffer);
@@ -172,10 +172,7 @@ class GpuBuffer {
   // OutOfMemory; InvalidArgument if the allocator is not a CUDA device's; the driver's error. Zero length calls no
   // driver.
   static Result<GpuBuffer> alloc_from(AllocatorPtr allocator, std::span<const T> host) {
-    auto buffer = alloc(std::move(allocator), host.size(), false);
-    if (!buffer || host.empty()) return buffer;
-    if (auto ok = cuda_detail::write(buffer->slice_.buffer(), std::as_bytes(host)); !ok) return ok.error();
-    return buffer;
+    return alloc(std::move(allocator), host.size(), false, std::as_bytes(host));
   }
   static Result<GpuBuffer> alloc_zeros(AllocatorPtr allocator, std::size_t length) {
     return alloc(std::move(allocator), length, true);
@@ -213,9 +210,10 @@ class GpuBuffer {
   bool empty() const noexcept { return size() == 0; }
 
  private:
-  static Result<GpuBuffer> alloc(AllocatorPtr allocator, std::size_t length, bool zero) {
-    auto buffer =
-        cuda_detail::allocate(std::move(allocator), cuda_detail::stored_as<T>(), cuda_detail::units<T>(length), zero);
+  static Result<GpuBuffer> alloc(AllocatorPtr allocator, std::size_t length, bool zero,
+                                 std::span<const std::byte> contents = {}) {
+    auto buffer = cuda_detail::allocate(std::move(allocator), cuda_detail::stored_as<T>(),
+                                        cuda_detail::units<T>(length), zero, contents);
     if (!buffer) return buffer.error();
     return from_buffer(*std::move(buffer));
   }

@@ -361,6 +361,81 @@ TEST_F(CudaOnDouble, LeavesTheThreadsContextAsItWas) {
   EXPECT_TRUE(fails_with(CudaScope::enter(device("CPU").value()), Code::kInvalidArgument));
 }
 
+TEST_F(CudaOnDouble, KeepsTheFirstGpusContextOnAThreadThatHadNoneUntilTheDeviceGoes) {
+  const cuda::Driver* const driver = cuda::Driver::open().value();
+  const auto current = [&] {
+    cuda::Context now = nullptr;
+    EXPECT_EQ(driver->cuCtxGetCurrent(&now), cuda::kSuccess);
+    return static_cast<void*>(now);
+  };
+  ASSERT_EQ(current(), nullptr);
+  {
+    const DevicePtr second = device("CUDA:1").value();
+    EXPECT_EQ(current(), nullptr) << "the runtime would choose CUDA:0 here, so nothing else may stay";
+    const DevicePtr first = device("CUDA:0").value();
+    EXPECT_EQ(current(), first->native());
+    ASSERT_TRUE(Buffer::allocate(second, u8, {64}).value().copyin(Bytes(64)));
+    EXPECT_EQ(current(), first->native());
+    std::jthread([&] {
+      EXPECT_EQ(current(), nullptr) << "each thread has its own";
+      EXPECT_TRUE(Buffer::allocate(first, u8, {64}).value().copyin(Bytes(64)));
+      EXPECT_EQ(current(), first->native());
+    }).join();
+  }
+  EXPECT_EQ(current(), nullptr);
+}
+
+TEST_F(CudaOnDouble, FindsItsContextAgainWhenSomebodyElseChangedTheThreads) {
+  const DevicePtr gpu = device("CUDA:0").value();
+  const DevicePtr other = device("CUDA:1").value();
+  const cuda::Driver& driver = static_cast<cuda::CudaDevice&>(*gpu).driver();
+  Queue* const queue = gpu->default_queue().value();
+  const Buffer buffer = Buffer::allocate(gpu, u8, {64}, {.on = queue->line()}).value();
+  ASSERT_TRUE(buffer.copyin(Bytes(64)));
+  const auto theirs = static_cast<cuda::Context>(other->native());
+  for (const cuda::Context context : {theirs, cuda::Context{nullptr}}) {
+    ASSERT_EQ(driver.cuCtxSetCurrent(context), cuda::kSuccess);
+    // The first call goes by memory, is turned down, and is made again.
+    const Buffer fresh = Buffer::allocate(gpu, u8, {64}, {.zero = true, .on = queue->line()}).value();
+    ASSERT_TRUE(queue->write(fresh.window().value(), counting_bytes(64)));
+    cuda::Context now = nullptr;
+    ASSERT_EQ(driver.cuCtxGetCurrent(&now), cuda::kSuccess);
+    if (context == theirs) {
+      EXPECT_EQ(now, theirs) << "and what they chose stays";
+    }
+    Bytes seen(64);
+    ASSERT_TRUE(fresh.copyout(seen));
+    EXPECT_EQ(seen, counting_bytes(64));
+  }
+  EXPECT_EQ(cuda_violations("misuse:").size(), 1u) << "from then on the driver is asked first";
+  cuda_double().clear_violations();
+  ASSERT_EQ(driver.cuCtxSetCurrent(nullptr), cuda::kSuccess);
+}
+
+TEST_F(CudaOnDouble, ReusesStagingMemoryOnlyWhenItsCopiesAreDone) {
+  const DevicePtr gpu = device("CUDA").value();
+  const QueuePtr queue = gpu->make_queue().value();
+  const std::size_t bytes = 60'000;
+  // Short and long writes, more than the staging memory holds, with and without a submit among them.
+  for (const bool submits : {false, true}) {
+    std::vector<Buffer> buffers;
+    for (std::size_t i = 0; i < 100; ++i) {
+      const std::size_t length = i % 10 == 9 ? 9 * bytes : bytes;
+      buffers.push_back(Buffer::allocate(gpu, u8, {length}).value());
+      ASSERT_TRUE(queue->write(buffers.back().window().value(), counting_bytes(length, i)));
+      if (submits && i % 7 == 0) {
+        ASSERT_TRUE(queue->submit());
+      }
+    }
+    ASSERT_TRUE(queue->finish());
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      Bytes seen(buffers[i].size());
+      ASSERT_TRUE(buffers[i].copyout(seen));
+      EXPECT_TRUE(seen == counting_bytes(seen.size(), i)) << i;
+    }
+  }
+}
+
 TEST_F(CudaOnDouble, RefusesToImportMemoryOfAnotherGpuOrOfNone) {
   const DevicePtr gpu = device("CUDA:0").value();
   const DevicePtr other = device("CUDA:1").value();
@@ -381,7 +456,7 @@ TEST_F(CudaOnDouble, RefusesToImportMemoryOfAnotherGpuOrOfNone) {
 TEST_F(CudaOnDouble, WaitsForUnsubmittedWorkBeforeForeignMemoryGoesBack) {
   const DevicePtr gpu = device("CUDA").value();
   const auto& cuda = static_cast<cuda::CudaDevice&>(*gpu);
-  const cuda::ContextScope scope(cuda.driver(), cuda.context());
+  const cuda::ContextScope scope(cuda);
   cuda::Address address = 0;
   ASSERT_EQ(cuda.driver().cuMemAlloc(&address, 64), cuda::kSuccess);
   const QueuePtr queue = gpu->make_queue().value();

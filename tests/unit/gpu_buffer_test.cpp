@@ -162,13 +162,26 @@ TEST_F(GpuBufferOnDouble, IsOutOfMemoryAsAValue) {
 TEST_F(GpuBufferOnDouble, TakesTwoDriverCallsToBeMadeFromHostMemory) {
   const DevicePtr gpu = device("CUDA").value();
   const std::vector<float> host(1000, 2.0f);
-  const CudaScope scope = CudaScope::enter(gpu).value();
   static_cast<void>(GpuBuffer<float>::alloc_from(gpu, host).value());  // pins the staging memory, once
   cuda_double().clear_calls();
   const auto buffer = GpuBuffer<float>::alloc_from(gpu, host).value();
   EXPECT_EQ(cuda_double().calls(nullptr), 2u);
   EXPECT_EQ(cuda_double().calls("cuMemAllocFromPoolAsync"), 1u);
   EXPECT_EQ(cuda_double().calls("cuMemcpyHtoDAsync"), 1u);
+}
+
+TEST_F(GpuBufferOnDouble, MakesTheContextOfAnotherGpuCurrentOnceForBothCalls) {
+  const DevicePtr gpu = device("CUDA:1").value();
+  const std::vector<float> host(1000, 2.0f);
+  static_cast<void>(GpuBuffer<float>::alloc_from(gpu, host).value());
+  cuda_double().clear_calls();
+  const auto buffer = GpuBuffer<float>::alloc_from(gpu, host).value();
+  EXPECT_EQ(cuda_double().calls("cuCtxPushCurrent"), 1u);
+  EXPECT_EQ(cuda_double().calls("cuCtxPopCurrent"), 1u);
+  const CudaScope scope = CudaScope::enter(gpu).value();
+  cuda_double().clear_calls();
+  const auto second = GpuBuffer<float>::alloc_from(gpu, host).value();
+  EXPECT_EQ(cuda_double().calls(nullptr), 2u) << "and in a scope there is nothing to do";
 }
 
 }  // namespace

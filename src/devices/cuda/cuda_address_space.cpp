@@ -14,7 +14,7 @@ class CudaAddressSpace final : public AddressSpace {
   bool is_host() const noexcept override { return false; }
 
   Result<std::uint64_t> reserve(std::size_t bytes) override {
-    const ContextScope scope(driver(), cuda_.context());
+    const ContextScope scope(cuda_);
     BERTH_TRY(scope.check());
     Address address = 0;
     if (const Status status = driver().cuMemAddressReserve(&address, bytes, 0, 0, 0); status != kSuccess)
@@ -23,16 +23,13 @@ class CudaAddressSpace final : public AddressSpace {
   }
 
   void unreserve(std::uint64_t address, std::size_t bytes) noexcept override {
-    const ContextScope scope(driver(), cuda_.context(), 2);
-    if (scope.status() != kSuccess) {
-      cuda_.record(scope.status(), "cuCtxPushCurrent");
-      return;
-    }
+    const ContextScope scope(cuda_, 2);
+    if (!cuda_.record(scope)) return;
     cuda_.record(driver().cuMemAddressFree(address, bytes), "cuMemAddressFree");
   }
 
   Result<void> map(std::uint64_t address, std::size_t bytes) override {
-    const ContextScope scope(driver(), cuda_.context());
+    const ContextScope scope(cuda_);
     BERTH_TRY(scope.check());
     const AllocationProperties properties = properties_of(cuda_);
     MemoryHandle handle = 0;
@@ -50,7 +47,7 @@ class CudaAddressSpace final : public AddressSpace {
   }
 
   Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
-    const ContextScope scope(driver(), cuda_.context());
+    const ContextScope scope(cuda_);
     BERTH_TRY(scope.check());
     // Also for work that was recorded and never submitted, which has no moment to wait for.
     if (const Status status = driver().cuCtxSynchronize(); status != kSuccess)
@@ -83,7 +80,7 @@ Result<std::unique_ptr<AddressSpace>> make_address_space(Device& device) {
     return Error(Code::kUnsupported, Layer::kDevice,
                  "CUDA:{} has no virtual memory management; memory there keeps its pages while it lives",
                  cuda.ordinal());
-  const ContextScope scope(cuda.driver(), cuda.context());
+  const ContextScope scope(cuda);
   BERTH_TRY(scope.check());
   const AllocationProperties properties = CudaAddressSpace::properties_of(cuda);
   std::size_t granularity = 0;

@@ -40,30 +40,29 @@ CudaScope::~CudaScope() = default;
 
 Result<CudaScope> CudaScope::enter(DevicePtr device) {
   BERTH_TRY_ASSIGN(const cuda::CudaDevice* const cuda, as_cuda(*device));
-  std::unique_ptr<State, Leave> state(new State{std::move(device), {cuda->driver(), cuda->context()}});
-  if (const cuda::Status status = state->scope.status(); status != cuda::kSuccess)
-    return cuda->driver().error(status, "cuCtxPushCurrent");
+  std::unique_ptr<State, Leave> state(new State{std::move(device), cuda::ContextScope(*cuda)});
+  BERTH_TRY(state->scope.check());
   return CudaScope(std::move(state));
 }
 
 namespace cuda_detail {
 
-Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero) {
+Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero,
+                        std::span<const std::byte> contents) {
   if (allocator == nullptr) return Error(Code::kInvalidArgument, Layer::kBuffer, "a buffer needs an allocator");
   BERTH_TRY_ASSIGN(cuda::CudaDevice* const cuda, as_cuda(allocator->device()));
-  BufferOptions options{.zero = zero};
-  if (elements > 0) {
-    // The default queue writes and reads it first, so the memory is allocated on that queue's stream.
-    BERTH_TRY_ASSIGN(const Queue* const queue, cuda->default_queue());
-    options.on = queue->line();
-  }
-  return Buffer::allocate(std::move(allocator), dtype, {elements}, options);
-}
-
-Result<void> write(const Buffer& buffer, std::span<const std::byte> bytes) {
-  BERTH_TRY_ASSIGN(Queue* const queue, buffer.device().default_queue());
+  if (elements == 0) return Buffer::allocate(std::move(allocator), dtype, {0});
+  // The default queue writes and reads it first, so the memory is allocated on that queue's stream.
+  BERTH_TRY_ASSIGN(Queue* const queue, cuda->default_queue());
+  // One scope for both steps, where making the context current costs calls.
+  const cuda::ContextScope scope(*cuda, cuda::ContextScope::Trust::kMemory);
+  BERTH_TRY(scope.check());
+  BERTH_TRY_ASSIGN(Buffer buffer,
+                   Buffer::allocate(std::move(allocator), dtype, {elements}, {.zero = zero, .on = queue->line()}));
+  if (contents.empty()) return buffer;
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
-  return queue->write(window, bytes);
+  BERTH_TRY(queue->write(window, contents));
+  return buffer;
 }
 
 Result<void> read(const Buffer& buffer, const Device& device, std::span<std::byte> bytes) {

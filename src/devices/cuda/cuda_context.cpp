@@ -1,34 +1,104 @@
 #include "devices/cuda/cuda_context.h"
 
+#include <atomic>
+
 #include "core/try.h"
+#include "devices/cuda/cuda_device.h"
 
 namespace berth::cuda {
 namespace {
 
-// The context of the innermost scope of this thread.
-thread_local Context scoped = nullptr;
+// Goes up when a context ends.
+std::atomic<std::uint64_t> ended{0};
+
+// What is known of this thread's context.
+struct Thread {
+  Context scoped = nullptr;  // that of the innermost scope that made sure of it
+  Context seen = nullptr;    // what was current when the driver was last asked, if it was a device's
+  bool left = false;         // we made it current, where there was none
+  bool shared = false;       // somebody else changes it: memory is no use
+  std::uint64_t ended = 0;
+};
+thread_local Thread thread;
 
 }  // namespace
 
-ContextScope::ContextScope(const Driver& driver, Context context, int tries) noexcept
-    : driver_(driver), outer_(scoped) {
-  if (outer_ == context) return;
-  do status_ = driver_.cuCtxPushCurrent(context);
-  while (status_ != kSuccess && --tries > 0);
-  pushed_ = status_ == kSuccess;
-  if (pushed_) scoped = context;
+ContextScope::ContextScope(const CudaDevice& device, int tries) noexcept : device_(device), outer_(thread.scoped) {
+  if (outer_ != device.context()) enter(tries);
+}
+
+ContextScope::ContextScope(const CudaDevice& device, Trust trust) noexcept : device_(device), outer_(thread.scoped) {
+  if (outer_ == device.context()) return;
+  from_memory_ = trust == Trust::kMemory && outer_ == nullptr && thread.seen == device.context() && !thread.shared &&
+                 thread.ended == ended.load(std::memory_order_acquire);
+  if (!from_memory_) enter(1);
 }
 
 ContextScope::~ContextScope() {
-  if (!pushed_) return;
-  scoped = outer_;
+  if (!entered_) return;
+  thread.scoped = outer_;
   // An enclosing scope counts on its own context being current again, so a refusal is tried once more.
-  if (driver_.cuCtxPopCurrent(nullptr) != kSuccess) static_cast<void>(driver_.cuCtxPopCurrent(nullptr));
+  const Driver& driver = device_.driver();
+  if (pushed_ && driver.cuCtxPopCurrent(nullptr) != kSuccess) static_cast<void>(driver.cuCtxPopCurrent(nullptr));
+}
+
+void ContextScope::enter(int tries) noexcept {
+  do status_ = make_current();
+  while (status_ != kSuccess && --tries > 0);
+  entered_ = status_ == kSuccess;
+  if (entered_) thread.scoped = device_.context();
+}
+
+Status ContextScope::make_current() noexcept {
+  const Driver& driver = device_.driver();
+  const Context ours = device_.context();
+  if (outer_ == nullptr) {
+    Context current = nullptr;
+    failed_call_ = "cuCtxGetCurrent";
+    if (const Status status = driver.cuCtxGetCurrent(&current); status != kSuccess) return status;
+    const std::uint64_t now = ended.load(std::memory_order_acquire);
+    if (thread.ended != now) {
+      thread.ended = now;
+      thread.shared = false;
+    }
+    if (current == ours) {
+      thread.left = thread.left && thread.seen == ours;
+      thread.seen = ours;
+      return kSuccess;
+    }
+    if (device_.ordinal() == 0 && (current == nullptr || (thread.left && current == thread.seen))) {
+      failed_call_ = "cuCtxSetCurrent";
+      const Status status = driver.cuCtxSetCurrent(ours);
+      thread.left = status == kSuccess;
+      thread.seen = thread.left ? ours : nullptr;
+      return status;
+    }
+  }
+  failed_call_ = "cuCtxPushCurrent";
+  const Status status = driver.cuCtxPushCurrent(ours);
+  pushed_ = status == kSuccess;
+  return status;
+}
+
+bool ContextScope::look_again() noexcept {
+  thread.shared = true;
+  from_memory_ = false;
+  enter(1);
+  return entered_;
+}
+
+void ContextScope::forget(const CudaDevice& device) noexcept {
+  ended.fetch_add(1, std::memory_order_release);
+  if (!thread.left || thread.seen != device.context()) return;
+  Context current = nullptr;
+  if (device.driver().cuCtxGetCurrent(&current) == kSuccess && current == thread.seen &&
+      device.driver().cuCtxSetCurrent(nullptr) == kSuccess)
+    thread.left = false;
 }
 
 Result<void> ContextScope::check(Layer layer) const {
   if (status_ == kSuccess) return {};
-  return driver_.error(status_, "cuCtxPushCurrent", layer);
+  return device_.driver().error(status_, failed_call_, layer);
 }
 
 Result<EventPtr> EventPool::take() {
@@ -40,8 +110,11 @@ Result<EventPtr> EventPool::take() {
       idle_.pop_back();
     } else {
       idle_.reserve(made_ + 1);  // so that give() never allocates
-      if (const Status status = driver_.cuEventCreate(&event, kEventDisableTiming); status != kSuccess)
-        return driver_.error(status, "cuEventCreate");
+      const ContextScope scope(device_);
+      BERTH_TRY(scope.check());
+      const Driver& driver = device_.driver();
+      if (const Status status = driver.cuEventCreate(&event, kEventDisableTiming); status != kSuccess)
+        return driver.error(status, "cuEventCreate");
       ++made_;
     }
   }
@@ -55,7 +128,7 @@ void EventPool::give(Event event) noexcept {
 
 void EventPool::clear() noexcept {
   const std::lock_guard lock(mutex_);
-  for (Event event : idle_) static_cast<void>(driver_.cuEventDestroy(event));
+  for (Event event : idle_) static_cast<void>(device_.driver().cuEventDestroy(event));
   made_ -= idle_.size();
   idle_.clear();
 }
@@ -68,9 +141,12 @@ Result<std::byte*> PinnedPool::take() {
     return piece;
   }
   idle_.reserve(made_ + 1);  // so that give() never allocates
+  const ContextScope scope(device_);
+  BERTH_TRY(scope.check());
+  const Driver& driver = device_.driver();
   void* memory = nullptr;
-  if (const Status status = driver_.cuMemHostAlloc(&memory, kPieceBytes, kHostAllocPortable); status != kSuccess)
-    return driver_.error(status, "cuMemHostAlloc");
+  if (const Status status = driver.cuMemHostAlloc(&memory, kPieceBytes, kHostAllocPortable); status != kSuccess)
+    return driver.error(status, "cuMemHostAlloc");
   ++made_;
   return static_cast<std::byte*>(memory);
 }
@@ -84,7 +160,7 @@ Status PinnedPool::clear() noexcept {
   const std::lock_guard lock(mutex_);
   Status first = kSuccess;
   for (std::byte* piece : idle_) {
-    const Status status = driver_.cuMemFreeHost(piece);
+    const Status status = device_.driver().cuMemFreeHost(piece);
     if (first == kSuccess) first = status;
   }
   made_ -= idle_.size();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -13,24 +14,53 @@
 
 namespace berth::cuda {
 
-// Makes `context` current on this thread until the scope ends, and leaves what was current before as it was. A scope
-// inside another of the same context calls no driver.
+class CudaDevice;
+
+// Makes a device's context current on this thread until the scope ends, and then leaves what was current before. A
+// scope inside another of the same device calls no driver. A thread that had no context keeps that of CUDA:0, which
+// CUDA's own runtime would choose there too, so that it need not be set and taken away each time.
 class ContextScope {
  public:
+  enum class Trust : std::uint8_t {
+    kLook,    // ask the driver what is current
+    kMemory,  // go by what was current last time: for calls that name a stream, and through call() alone
+  };
+
   // `tries` is for destructors, which have nobody to tell and much to clean up.
-  ContextScope(const Driver& driver, Context context, int tries = 1) noexcept;
+  explicit ContextScope(const CudaDevice& device, int tries = 1) noexcept;
+  ContextScope(const CudaDevice& device, Trust trust) noexcept;
   ~ContextScope();
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
 
-  // Whether the context is current. Without it no call of the driver may be made.
+  // Whether the context is current, and the call that failed if not. Without it no call of the driver may be made.
   Status status() const noexcept { return status_; }
+  const char* failed_call() const noexcept { return failed_call_; }
   Result<void> check(Layer layer = Layer::kDevice) const;
 
+  // Calls the driver. If it turns out that somebody else changed the thread's context since the last time, which the
+  // driver notices before it does anything, the context is made current and the call is made again.
+  template <class Call>
+  Status call(const Call& call) {
+    const Status status = call();
+    if (!from_memory_ || (status != kErrorInvalidContext && status != kErrorInvalidHandle)) return status;
+    return look_again() ? call() : status;
+  }
+
+  // Before a device lets go of its context: nothing that threads remember of it holds any more.
+  static void forget(const CudaDevice& device) noexcept;
+
  private:
-  const Driver& driver_;
-  Context outer_;
+  void enter(int tries) noexcept;
+  Status make_current() noexcept;
+  bool look_again() noexcept;
+
+  const CudaDevice& device_;
+  const Context outer_;
   Status status_ = kSuccess;
+  const char* failed_call_ = "";
+  bool from_memory_ = false;
+  bool entered_ = false;
   bool pushed_ = false;
 };
 
@@ -39,9 +69,9 @@ using EventPtr = std::shared_ptr<EventTag>;
 
 class EventPool {
  public:
-  explicit EventPool(const Driver& driver) : driver_(driver) {}
+  explicit EventPool(const CudaDevice& device) : device_(device) {}
 
-  // An event that nobody waits for. Requires: the context is current.
+  // An event that nobody waits for.
   Result<EventPtr> take();
   // Requires: the context is current, and no event is out.
   void clear() noexcept;
@@ -49,7 +79,7 @@ class EventPool {
  private:
   void give(Event event) noexcept;
 
-  const Driver& driver_;
+  const CudaDevice& device_;
   std::mutex mutex_;
   std::vector<Event> idle_;
   std::size_t made_ = 0;
@@ -60,9 +90,8 @@ class PinnedPool {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
 
-  explicit PinnedPool(const Driver& driver) : driver_(driver) {}
+  explicit PinnedPool(const CudaDevice& device) : device_(device) {}
 
-  // Requires: the context is current.
   Result<std::byte*> take();
   // Takes back a piece that no stream uses any more.
   void give(std::byte* piece) noexcept;
@@ -70,7 +99,7 @@ class PinnedPool {
   Status clear() noexcept;
 
  private:
-  const Driver& driver_;
+  const CudaDevice& device_;
   std::mutex mutex_;
   std::vector<std::byte*> idle_;
   std::size_t made_ = 0;

@@ -88,8 +88,8 @@ CudaDevice::CudaDevice(const Driver& driver, CudaInfo info, DeviceLimits limits)
     : Device(DeviceKind::kCuda, fmt::format("CUDA:{}", info.ordinal), limits),
       driver_(driver),
       info_(std::move(info)),
-      events_(driver),
-      pinned_(driver) {}
+      events_(*this),
+      pinned_(*this) {}
 
 Result<berth::DevicePtr> CudaDevice::open(int ordinal) {
   BERTH_TRY_ASSIGN(const Driver* const driver, Driver::open());
@@ -104,7 +104,7 @@ Result<berth::DevicePtr> CudaDevice::open(int ordinal) {
 Result<void> CudaDevice::start() {
   if (const Status status = driver_.cuDevicePrimaryCtxRetain(&context_, ordinal()); status != kSuccess)
     return driver_.error(status, "cuDevicePrimaryCtxRetain");
-  const ContextScope scope(driver_, context_);
+  const ContextScope scope(*this);
   BERTH_TRY(scope.check());
   if (const Status status = driver_.cuStreamCreate(&home_, kStreamNonBlocking); status != kSuccess)
     return driver_.error(status, "cuStreamCreate");
@@ -140,8 +140,8 @@ CudaDevice::~CudaDevice() {
 void CudaDevice::stop() noexcept {
   if (context_ == nullptr) return;
   {
-    const ContextScope scope(driver_, context_, 2);
-    record(scope.status(), "cuCtxPushCurrent");
+    const ContextScope scope(*this, 2);
+    record(scope);
     if (home_ != nullptr) settle(home_);
     free_managed_reached(true);
     home_event_.reset();
@@ -150,6 +150,7 @@ void CudaDevice::stop() noexcept {
     if (pool_ != nullptr) record(driver_.cuMemPoolDestroy(pool_), "cuMemPoolDestroy");
     if (home_ != nullptr) record(driver_.cuStreamDestroy(home_), "cuStreamDestroy");
   }
+  ContextScope::forget(*this);
   record(driver_.cuDevicePrimaryCtxRelease(ordinal()), "cuDevicePrimaryCtxRelease");
   context_ = nullptr;
 }
@@ -161,10 +162,11 @@ std::string CudaDevice::description() const {
 }
 
 Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
-  const ContextScope scope(driver_, context_);
-  BERTH_TRY(scope.check());
   free_managed_reached(false);
   if (spec.host == HostAccess::kRequired) return allocate_managed(spec);
+  // A plain allocation lands on whichever device is current; one from a pool names its stream.
+  ContextScope scope(*this, pool_ != nullptr ? ContextScope::Trust::kMemory : ContextScope::Trust::kLook);
+  BERTH_TRY(scope.check());
   if (spec.alignment > kMaxAlignment)
     return Error(Code::kUnsupported, Layer::kDevice, "an alignment of {} is past CUDA memory's {}", spec.alignment,
                  kMaxAlignment);
@@ -176,11 +178,13 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
   const char* call = "";
   const auto take = [&](Stream stream) {
     call = pool_ != nullptr ? "cuMemAllocFromPoolAsync" : "cuMemAlloc";
-    status = pool_ != nullptr ? driver_.cuMemAllocFromPoolAsync(&raw, spec.bytes + slack, pool_, stream)
+    status = scope.call([&] {
+      return pool_ != nullptr ? driver_.cuMemAllocFromPoolAsync(&raw, spec.bytes + slack, pool_, stream)
                               : driver_.cuMemAlloc(&raw, spec.bytes + slack);
+    });
     if (status != kSuccess || !spec.zero) return status;
     call = "cuMemsetD8Async";
-    status = driver_.cuMemsetD8Async(raw, 0, spec.bytes + slack, stream);
+    status = scope.call([&] { return driver_.cuMemsetD8Async(raw, 0, spec.bytes + slack, stream); });
     // A plain block may be freed without any stream being asked, so its zeroes are waited for.
     if (status == kSuccess && pool_ == nullptr) {
       call = "cuStreamSynchronize";
@@ -209,11 +213,8 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
 }
 
 void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
-  const ContextScope scope(driver_, context_, 2);
-  if (scope.status() != kSuccess) {
-    record(scope.status(), "cuCtxPushCurrent");
-    return;
-  }
+  const ContextScope scope(*this, 2);
+  if (!record(scope)) return;
   if (block.has(BlockFlags::kHostPointer)) {
     free_managed(block, last_use);
     return;
@@ -235,9 +236,9 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
       record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
       return;
     }
-    const ContextScope theirs(driver_, queue.cuda().context(), 2);
+    const ContextScope theirs(queue.cuda(), 2);
     queue.cuda().settle(queue.stream());
-    const ContextScope ours(driver_, context_, 2);
+    const ContextScope ours(*this, 2);
     record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
   });
   if (found) return;
@@ -259,6 +260,8 @@ Result<Block> CudaDevice::allocate_managed(const BlockSpec& spec) {
   if (spec.alignment > kDriverAlignment)
     return Error(Code::kUnsupported, Layer::kDevice, "managed memory is aligned to {} and {} was asked for",
                  kDriverAlignment, spec.alignment);
+  const ContextScope scope(*this);
+  BERTH_TRY(scope.check());
   Address address = 0;
   const Status status = driver_.cuMemAllocManaged(&address, spec.bytes, kAttachGlobal);
   if (status != kSuccess) return driver_.error(status, "cuMemAllocManaged");
@@ -296,16 +299,14 @@ void CudaDevice::free_managed_reached(bool all) noexcept {
       managed_.erase(found);
     }
     if (all) static_cast<void>(wait(reached.last_use));
-    if (settle(home_)) record(driver_.cuMemFree(reached.block.handle), "cuMemFree");
+    const ContextScope scope(*this, 2);
+    if (record(scope) && settle(home_)) record(driver_.cuMemFree(reached.block.handle), "cuMemFree");
   }
 }
 
 std::size_t CudaDevice::trim(std::size_t keep_bytes) noexcept {
-  const ContextScope scope(driver_, context_);
-  if (scope.status() != kSuccess) {
-    record(scope.status(), "cuCtxPushCurrent");
-    return 0;
-  }
+  const ContextScope scope(*this);
+  if (!record(scope)) return 0;
   free_managed_reached(false);
   if (pool_ == nullptr) return 0;
   std::size_t before = 0;
@@ -322,7 +323,7 @@ Result<void> CudaDevice::order_after_home(const CudaDevice& owner, Stream stream
   const std::lock_guard lock(home_mutex_);
   const std::uint64_t epoch = home_epoch_.load(std::memory_order_acquire);
   if (home_event_ == nullptr || home_event_epoch_ != epoch) {
-    const ContextScope scope(driver_, context_);
+    const ContextScope scope(*this);
     BERTH_TRY(scope.check());
     BERTH_TRY_ASSIGN(EventPtr event, events_.take());
     if (const Status status = driver_.cuEventRecord(event.get(), home_); status != kSuccess)
@@ -330,7 +331,7 @@ Result<void> CudaDevice::order_after_home(const CudaDevice& owner, Stream stream
     home_event_ = std::move(event);
     home_event_epoch_ = epoch;
   }
-  const ContextScope scope(driver_, owner.context());
+  const ContextScope scope(owner);
   BERTH_TRY(scope.check());
   if (const Status status = driver_.cuStreamWaitEvent(stream, home_event_.get(), 0); status != kSuccess)
     return driver_.error(status, "cuStreamWaitEvent");
@@ -352,7 +353,7 @@ Result<Block> CudaDevice::import_block(const ForeignMemory& memory) {
               .flags = BlockFlags::kForeign | (memory.read_only ? BlockFlags::kReadOnly : BlockFlags::kNone),
               .usage = Usage::kAll};
   if (memory.bytes == 0) return block;
-  const ContextScope scope(driver_, context_);
+  const ContextScope scope(*this);
   BERTH_TRY(scope.check());
   int owner = -1;
   const Status status = driver_.cuPointerGetAttribute(&owner, kPointerDeviceOrdinal, memory.address);
@@ -394,6 +395,11 @@ void CudaDevice::record(Status status, const char* call) noexcept {
     record_error(
         Error(Code::kDriver, Layer::kDevice, "the CUDA driver failed with status {}", static_cast<unsigned>(status)));
   }
+}
+
+bool CudaDevice::record(const ContextScope& scope) noexcept {
+  if (scope.status() != kSuccess) record(scope.status(), scope.failed_call());
+  return scope.status() == kSuccess;
 }
 
 std::optional<Error> CudaDevice::take_error() {

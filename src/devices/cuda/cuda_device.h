@@ -64,6 +64,7 @@ class CudaDevice final : public Device {
   // For errors in destructors and other places that cannot report: kept until somebody takes them, the first first.
   void record_error(const Error& error) noexcept;
   void record(Status status, const char* call) noexcept;
+  bool record(const ContextScope& scope) noexcept;  // whether there was nothing to record
   std::optional<Error> take_error();
 
  protected:

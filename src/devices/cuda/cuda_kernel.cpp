@@ -19,7 +19,7 @@ Result<Kernel> CudaKernelBody::load(std::shared_ptr<CudaDevice> device, const Ke
     return Error(Code::kInvalidArgument, Layer::kDevice,
                  "CUDA kernels come from PTX or a cubin: set KernelSource::code and entry");
   const Driver& driver = device->driver();
-  const ContextScope scope(driver, device->context());
+  const ContextScope scope(*device);
   BERTH_TRY(scope.check());
   // The driver reads PTX up to a zero byte, which the caller's text may lack.
   std::string image(reinterpret_cast<const char*>(source.code.data()), source.code.size());
@@ -49,7 +49,7 @@ Result<Kernel> CudaKernelBody::load(std::shared_ptr<CudaDevice> device, const Ke
 }
 
 CudaKernelBody::~CudaKernelBody() {
-  const ContextScope scope(device_->driver(), device_->context(), 2);
+  const ContextScope scope(*device_, 2);
   device_->record(device_->driver().cuModuleUnload(module_), "cuModuleUnload");
 }
 

@@ -57,7 +57,7 @@ void CudaQueue::leave_line() noexcept {
 }
 
 Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
-  const ContextScope scope(device.driver(), device.context());
+  const ContextScope scope(device);
   BERTH_TRY(scope.check());
   Stream stream = nullptr;
   if (const Status status = device.driver().cuStreamCreate(&stream, kStreamNonBlocking); status != kSuccess)
@@ -71,7 +71,7 @@ Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
 
 CudaQueue::~CudaQueue() {
   const Driver& driver = cuda_.driver();
-  const ContextScope scope(driver, cuda_.context(), 2);
+  const ContextScope scope(cuda_, 2);
   // Recorded work runs even if it was never submitted. Until it is over, the line must be found, so that frees come
   // after it.
   cuda_.settle(stream_);
@@ -122,7 +122,7 @@ void CudaQueue::wait_for_unsubmitted(const CudaDevice& device) noexcept {
   const std::lock_guard lock(lines_mutex());
   for (const auto& [line, queue] : lines()) {
     if (&queue->cuda() != &device || !queue->issued_.load(std::memory_order_acquire)) continue;
-    const ContextScope scope(device.driver(), device.context(), 2);
+    const ContextScope scope(device, 2);
     queue->cuda_.settle(queue->stream_);
   }
 }
@@ -135,22 +135,13 @@ Error CudaQueue::fail_midway(Error error) noexcept {
 // Room for up to `bytes` in a piece that no stream reads any more; `room` says how much there is.
 Result<std::byte*> CudaQueue::write_space(std::size_t bytes, std::size_t* room) {
   const std::uint64_t reached = reached_.load(std::memory_order_acquire);
-  const auto start = [&](WritePiece& piece) {
-    piece.used = 0;
-    piece.left.reset();
-  };
   if (!write_pieces_.empty()) {
     WritePiece& piece = write_pieces_[write_at_];
-    if (reached >= piece.value) start(piece);
+    if (reached >= piece.value) piece.empty();
     if (piece.used < kPieceBytes) {
       *room = std::min(bytes, kPieceBytes - piece.used);
       return piece.memory + piece.used;
     }
-    // Full: on to the next one, and remember when this one will be free.
-    BERTH_TRY_ASSIGN(EventPtr left, cuda_.events().take());
-    if (const Status status = cuda_.driver().cuEventRecord(left.get(), stream_); status != kSuccess)
-      return fail(status, "cuEventRecord");
-    piece.left = std::move(left);
   }
   if (write_pieces_.size() < kWritePieces) {
     write_pieces_.reserve(kWritePieces);
@@ -159,20 +150,35 @@ Result<std::byte*> CudaQueue::write_space(std::size_t bytes, std::size_t* room) 
     write_at_ = write_pieces_.size() - 1;
   } else {
     const std::size_t next = (write_at_ + 1) % write_pieces_.size();
-    WritePiece& piece = write_pieces_[next];
-    if (reached < piece.value && piece.left != nullptr)
-      if (const Status status = cuda_.driver().cuEventSynchronize(piece.left.get()); status != kSuccess)
-        return fail(status, "cuEventSynchronize");
-    start(piece);
+    if (reached < write_pieces_[next].value) BERTH_TRY(wait_for_piece(write_pieces_[next]));
+    write_pieces_[next].empty();
     write_at_ = next;
   }
   *room = std::min(bytes, kPieceBytes);
   return write_pieces_[write_at_].memory;
 }
 
+// Long writes leave an event behind in each piece. Short ones do without, since they are mostly submitted by the time
+// that the piece comes round again; if not, everything is waited for, and every piece is free.
+Result<void> CudaQueue::wait_for_piece(const WritePiece& piece) {
+  const ContextScope scope(cuda_);
+  BERTH_TRY(scope.check(Layer::kQueue));
+  EventPtr event = piece.left;
+  if (event == nullptr) {
+    const std::lock_guard lock(flight_mutex_);
+    if (const Flight* const flight = find_flight(piece.value)) event = flight->event;
+  }
+  const Status status =
+      event != nullptr ? cuda_.driver().cuEventSynchronize(event.get()) : cuda_.driver().cuStreamSynchronize(stream_);
+  if (status != kSuccess) return fail(status, event != nullptr ? "cuEventSynchronize" : "cuStreamSynchronize");
+  if (event == nullptr)
+    for (WritePiece& each : write_pieces_) each.empty();
+  return {};
+}
+
 Result<void> CudaQueue::do_write(const Window& target, std::span<const std::byte> source) {
   BERTH_TRY(check_here(target));
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  ContextScope scope(cuda_, ContextScope::Trust::kMemory);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   std::size_t done = 0;
@@ -181,7 +187,8 @@ Result<void> CudaQueue::do_write(const Window& target, std::span<const std::byte
     auto space = write_space(source.size() - done, &room);
     if (!space) return done == 0 ? space.error() : fail_midway(space.error());
     copy_host(*space, source.data() + done, room);
-    const Status status = cuda_.driver().cuMemcpyHtoDAsync(address_of(target) + done, *space, room, stream_);
+    const Status status =
+        scope.call([&] { return cuda_.driver().cuMemcpyHtoDAsync(address_of(target) + done, *space, room, stream_); });
     if (status != kSuccess) {
       const Error error = fail(status, "cuMemcpyHtoDAsync");
       return done == 0 ? error : fail_midway(error);
@@ -191,6 +198,12 @@ Result<void> CudaQueue::do_write(const Window& target, std::span<const std::byte
         std::min(kPieceBytes, piece.used + (room + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment);
     piece.value = next().value();
     done += room;
+    if (done == source.size()) break;
+    auto left = cuda_.events().take();
+    if (!left) return fail_midway(left.error());
+    if (const Status recorded = cuda_.driver().cuEventRecord(left->get(), stream_); recorded != kSuccess)
+      return fail_midway(fail(recorded, "cuEventRecord"));
+    piece.left = *std::move(left);
   }
   return {};
 }
@@ -212,7 +225,7 @@ std::optional<std::pair<std::size_t, std::byte*>> CudaQueue::read_space(std::siz
 
 Result<void> CudaQueue::do_read(const Window& source, std::span<std::byte> target) {
   BERTH_TRY(check_here(source));
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   const Driver& driver = cuda_.driver();
@@ -237,7 +250,7 @@ Result<void> CudaQueue::do_read(const Window& source, std::span<std::byte> targe
 }
 
 Result<void> CudaQueue::do_copy(const Window& source, const Window& target) {
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare(source, target));
   const Driver& driver = cuda_.driver();
@@ -283,7 +296,7 @@ Result<void> CudaQueue::copy_overlapping(Address target, Address source, std::si
 
 Result<void> CudaQueue::do_fill(const Window& target, std::uint8_t value) {
   BERTH_TRY(check_here(target));
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   const Status status = cuda_.driver().cuMemsetD8Async(address_of(target), value, target.bytes, stream_);
@@ -299,7 +312,7 @@ Result<void> CudaQueue::do_copy_rows(const Window& source, std::size_t source_pi
   };
   const bool overlapping =
       address_of(source) < address_of(target) + target.bytes && address_of(target) < address_of(source) + source.bytes;
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   if (overlapping || elsewhere(source) || elsewhere(target) || source_pitch > kMaxPitch || target_pitch > kMaxPitch) {
     auto copied = Queue::do_copy_rows(source, source_pitch, target, target_pitch, row_bytes, rows);
@@ -331,7 +344,7 @@ Result<void> CudaQueue::do_launch(const Kernel& kernel, std::span<const KernelAr
     if (arguments[i].window.device != nullptr && device != &cuda_)
       return Error(Code::kInvalidArgument, Layer::kQueue, "argument {} lives on another device; copy it over first", i);
   }
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   {
@@ -349,7 +362,7 @@ Result<void> CudaQueue::do_launch(const Kernel& kernel, std::span<const KernelAr
 Result<void> CudaQueue::do_record_native(std::span<const Window> uses,
                                          const std::function<Result<void>(void* native)>& record) {
   for (const Window& window : uses) BERTH_TRY(check_here(window));
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   auto recorded = record(stream_);
@@ -357,12 +370,17 @@ Result<void> CudaQueue::do_record_native(std::span<const Window> uses,
   return recorded;
 }
 
+const CudaQueue::Flight* CudaQueue::find_flight(std::uint64_t value) const {
+  for (const Flight& flight : flights_)
+    if (flight.value >= value) return &flight;
+  return nullptr;
+}
+
 Result<EventPtr> CudaQueue::event_after(std::uint64_t value) {
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   const std::lock_guard lock(flight_mutex_);
-  for (const Flight& flight : flights_)
-    if (flight.value >= value) return flight.event;
+  if (const Flight* const flight = find_flight(value)) return flight->event;
   // Recorded and not submitted yet, but issued all the same.
   BERTH_TRY_ASSIGN(EventPtr event, cuda_.events().take());
   if (const Status status = cuda_.driver().cuEventRecord(event.get(), stream_); status != kSuccess)
@@ -372,7 +390,7 @@ Result<EventPtr> CudaQueue::event_after(std::uint64_t value) {
 
 Result<void> CudaQueue::do_wait_for(Timepoint moment) {
   BERTH_TRY(check_whole());
-  const ContextScope scope(cuda_.driver(), cuda_.context());
+  const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   Result<void> outcome;
   const bool found = with_line(moment.line(), [&](CudaQueue& other) {
@@ -391,7 +409,7 @@ Result<void> CudaQueue::do_wait_for(Timepoint moment) {
 Result<void> CudaQueue::do_submit(std::uint64_t value) {
   BERTH_TRY(check_whole());
   const Driver& driver = cuda_.driver();
-  const ContextScope scope(driver, cuda_.context(), 2);
+  const ContextScope scope(cuda_, 2);
   if (auto current = scope.check(Layer::kQueue); !current) return break_off(current.error());
   auto event = cuda_.events().take();
   const Status status = event ? driver.cuEventRecord(event->get(), stream_) : kErrorOutOfMemory;
@@ -451,17 +469,15 @@ void CudaQueue::forget_arrivals() noexcept {
 Result<void> CudaQueue::do_wait(std::uint64_t value) {
   if (reached_.load(std::memory_order_acquire) >= value) return {};
   const Driver& driver = cuda_.driver();
-  const ContextScope scope(driver, cuda_.context(), 2);
+  const ContextScope scope(cuda_, 2);
   if (auto current = scope.check(Layer::kQueue); !current) return break_off(current.error());
   EventPtr event;
   std::uint64_t reached = value;
   {
     const std::lock_guard lock(flight_mutex_);
-    for (const Flight& flight : flights_) {
-      if (flight.value < value) continue;
-      event = flight.event;
-      reached = flight.value;
-      break;
+    if (const Flight* const flight = find_flight(value)) {
+      event = flight->event;
+      reached = flight->value;
     }
   }
   if (event == nullptr) return {};
@@ -476,7 +492,7 @@ std::uint64_t CudaQueue::poll() noexcept {
   std::uint64_t done = 0;
   try {
     const Driver& driver = cuda_.driver();
-    const ContextScope scope(driver, cuda_.context());
+    const ContextScope scope(cuda_);
     if (scope.status() == kSuccess) {
       const std::lock_guard lock(flight_mutex_);
       // A lost device answers with an error, which is not an end: wait() reports it.

@@ -73,7 +73,12 @@ class CudaQueue final : public Queue {
     std::byte* memory;
     std::size_t used;
     std::uint64_t value;  // the moment after its last use
-    EventPtr left;        // recorded when the queue went on to another piece
+    EventPtr left;        // recorded when a long write went on to another piece
+
+    void empty() noexcept {
+      used = 0;
+      left.reset();
+    }
   };
   struct ReadPiece {
     std::byte* memory;
@@ -97,7 +102,10 @@ class CudaQueue final : public Queue {
   Error fail_midway(Error error) noexcept;
   Result<void> copy_overlapping(Address target, Address source, std::size_t bytes);
   Result<std::byte*> write_space(std::size_t bytes, std::size_t* room);
+  Result<void> wait_for_piece(const WritePiece& piece);
   std::optional<std::pair<std::size_t, std::byte*>> read_space(std::size_t bytes);
+  // The first moment on its way that is not before `value`, or null. Requires: flight_mutex_ is held.
+  const Flight* find_flight(std::uint64_t value) const;
   void complete(std::uint64_t value);
   void forget_arrivals() noexcept;
   // When the driver answers neither for an event nor for the stream, nothing can be promised any more: every later call

@@ -23,7 +23,7 @@ Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<Resid
           {Name::from_id(block.label), block.bytes, "the CUDA driver is older than 12.2 and takes no advice"});
       continue;
     }
-    if (!scope) scope.emplace(driver, device_.context());
+    if (!scope) scope.emplace(device_);
     // Advice that the driver turns down is no reason to stop the work; a lost device will be reported by the work.
     Status status = scope->status();
     if (status == kSuccess) status = driver.cuMemAdvise(block.handle, block.bytes, kAdvisePreferredLocation, place);
@@ -39,7 +39,7 @@ Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<Resid
 void CudaResidency::take(const Block& block) noexcept {
   const Driver& driver = device_.driver();
   if (!is_managed(block) || driver.cuMemAdvise == nullptr) return;
-  const ContextScope scope(driver, device_.context());
+  const ContextScope scope(device_);
   if (scope.status() != kSuccess) return;  // it was only advice
   const Location place{kLocationDevice, device_.ordinal()};
   device_.record(driver.cuMemAdvise(block.handle, block.bytes, kUnadvisePreferredLocation, place), "cuMemAdvise");
