@@ -14,6 +14,7 @@ int reset(const CudaDoubleOptions* options) {
   state.initialised = false;
   state.calls.clear();
   state.failures.clear();
+  state.failed_call = "";
   state.executions_to_failure = 0;
   state.violations.clear();
   state.traffic = {};
@@ -128,6 +129,12 @@ void drop_context(int device) {
   }
 }
 
+const char* failed_call() {
+  State& state = State::get();
+  const Guard guard(state.mutex);
+  return state.failed_call;
+}
+
 }  // namespace
 }  // namespace cuda_double
 
@@ -137,4 +144,5 @@ extern "C" __attribute__((visibility("default"))) const CudaDoubleControl cuda_d
     &cuda_double::violation_count, &cuda_double::violation,  &cuda_double::clear_violations,
     &cuda_double::live_objects,    &cuda_double::live_bytes, &cuda_double::traffic,
     &cuda_double::register_kernel, &cuda_double::set_eager,  &cuda_double::drop_context,
+    &cuda_double::failed_call,
 };

@@ -87,6 +87,8 @@ struct CudaDoubleControl {
   // Ends a device's primary context, however often it is retained, with everything in it. For after a failure that kept
   // somebody from releasing it.
   void (*drop_context)(int device);
+  // The function that `fail` made fail last; "" when none did since reset. The text lives until the process ends.
+  const char* (*failed_call)();
 };
 
 }  // extern "C"

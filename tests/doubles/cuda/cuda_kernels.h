@@ -64,7 +64,7 @@ inline void register_add_kernel(const char* name = "berth_add") {
                                       for (unsigned i = 0; i < launch->grid[0] * launch->block[0]; ++i)
                                         to[i] = from[i] + constant;
                                     }};
-  if (!on_real_gpu()) cuda_double().register_kernel(&kernel);
+  register_kernel(kernel);
 }
 
 inline Result<Kernel> make_add_kernel(Device& device) {
@@ -95,7 +95,7 @@ inline void register_scale_kernel() {
                                       for (unsigned i = 0; i < value(launch->parameters, 2, 0u); ++i)
                                         to[i] = from[i] * factor + offset;
                                     }};
-  if (!on_real_gpu()) cuda_double().register_kernel(&kernel);
+  register_kernel(kernel);
 }
 
 }  // namespace berth::cuda_test

@@ -27,6 +27,18 @@ inline const CudaDoubleControl& cuda_double() {
   return *control;
 }
 
+// Gives the double something to run in a kernel's place, where the driver in use is the double: that may also be so
+// with BERTH_TEST_CUDA=real, if it is installed as libcuda.so.1. A GPU runs the kernel itself.
+inline void register_kernel(const CudaDoubleKernel& kernel) {
+  void* const library = on_real_gpu() ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : nullptr;
+  const auto* const control =
+      library != nullptr ? static_cast<const CudaDoubleControl*>(dlsym(library, "cuda_double_control")) : nullptr;
+  if (control != nullptr)
+    control->register_kernel(&kernel);
+  else if (!on_real_gpu())
+    cuda_double().register_kernel(&kernel);
+}
+
 inline std::vector<std::string> cuda_violations(std::string_view kind = "") {
   std::vector<std::string> found;
   for (std::size_t i = 0; i < cuda_double().violation_count(); ++i) {

@@ -77,6 +77,7 @@ Status State::enter(const char* name) {
     const Status status = failure->status;
     if (failure->lose_device && !context_stack().empty()) context_stack().back()->lost = status;
     failures.erase(failure);
+    failed_call = name;
     return status;
   }
   return kSuccess;

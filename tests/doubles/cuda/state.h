@@ -185,6 +185,7 @@ class State {
   bool initialised = false;
   std::map<std::string, std::uint64_t> calls;
   std::vector<Failure> failures;
+  const char* failed_call = "";
   std::uint64_t executions_to_failure = 0;
   Status execution_failure = kSuccess;
   std::deque<std::string> violations;
