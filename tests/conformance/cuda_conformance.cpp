@@ -15,7 +15,10 @@ using berth::cuda_test::on_real_gpu;
 
 // A device that, when a check lets go of it, fails the check for every misuse, race and leak that the double saw.
 Result<DevicePtr> open(const CudaDoubleOptions& options) {
-  if (on_real_gpu()) return device("CUDA:0");
+  if (on_real_gpu()) {
+    if (options.pools == 1 && options.eager == 0) return device("CUDA:0");
+    return Error(Code::kDeviceUnavailable, Layer::kDevice, "needs the driver double");
+  }
   const berth::cuda_test::CudaChoice choice(options);
   auto opened = device("CUDA:0");
   if (!opened) return opened;
@@ -33,7 +36,7 @@ Result<DevicePtr> open(const CudaDoubleOptions& options) {
 Result<ForeignMemory> foreign(Device& device, std::span<const std::byte> contents) {
   const auto& cuda = static_cast<cuda::CudaDevice&>(device);
   const cuda::Driver& driver = cuda.driver();
-  const cuda::ContextScope scope(driver, cuda.context());
+  const cuda::ContextScope scope(cuda);
   cuda::Address address = 0;
   if (const auto status = driver.cuMemAlloc(&address, contents.size()); status != cuda::kSuccess)
     return driver.error(status, "cuMemAlloc");
@@ -43,7 +46,7 @@ Result<ForeignMemory> foreign(Device& device, std::span<const std::byte> content
   EXPECT_EQ(driver.cuStreamSynchronize(stream), cuda::kSuccess);
   EXPECT_EQ(driver.cuStreamDestroy(stream), cuda::kSuccess);
   return ForeignMemory{.address = address, .bytes = contents.size(), .read_only = false, .release = [&cuda, address] {
-                         const cuda::ContextScope inside(cuda.driver(), cuda.context());
+                         const cuda::ContextScope inside(cuda);
                          EXPECT_EQ(cuda.driver().cuMemFree(address), cuda::kSuccess);
                        }};
 }
