@@ -32,12 +32,14 @@ class MappedSegment final : public Segment {
 
   ~MappedSegment() override {
     free_reached(true, 0);
+    bool empty = true;
     for (std::size_t i = 0; i < steps_.size(); ++i)
       if (steps_[i].mapped) {
-        static_cast<void>(space_->unmap(base_ + i * step_, step_));
+        empty = space_->unmap(base_ + i * step_, step_).has_value() && empty;
         device_->discharge(steps_[i].label, step_);
       }
-    space_->unreserve(base_, bytes_);
+    // Addresses under memory that the driver would not take back stay reserved.
+    if (empty) space_->unreserve(base_, bytes_);
   }
 
   Result<Block> allocate(const BlockSpec& spec) override {

@@ -47,13 +47,15 @@ class CudaAddressSpace final : public AddressSpace {
   }
 
   Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
-    const ContextScope scope(cuda_);
+    // Tried twice, because a caller that cannot report loses the memory otherwise.
+    const ContextScope scope(cuda_, 2);
     BERTH_TRY(scope.check());
     // Also for work that was recorded and never submitted, which has no moment to wait for.
-    if (const Status status = driver().cuCtxSynchronize(); status != kSuccess)
-      return driver().error(status, "cuCtxSynchronize");
-    if (const Status status = driver().cuMemUnmap(address, bytes); status != kSuccess)
-      return driver().error(status, "cuMemUnmap");
+    Status status = driver().cuCtxSynchronize();
+    if (status != kSuccess) status = driver().cuCtxSynchronize();
+    if (status != kSuccess) return driver().error(status, "cuCtxSynchronize");
+    status = driver().cuMemUnmap(address, bytes);
+    if (status != kSuccess) return driver().error(status, "cuMemUnmap");
     return {};
   }
 
