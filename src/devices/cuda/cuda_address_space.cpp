@@ -36,8 +36,8 @@ class CudaAddressSpace final : public AddressSpace {
     if (const Status status = driver().cuMemCreate(&handle, bytes, &properties, 0); status != kSuccess)
       return driver().error(status, "cuMemCreate");
     Status status = driver().cuMemMap(address, bytes, 0, handle, 0);
-    // Mapped memory lives on without its handle, and goes with the mapping.
-    cuda_.record(driver().cuMemRelease(handle), "cuMemRelease");
+    // Mapped memory lives on without its handle, and goes with the mapping: but only without it, so it is tried twice.
+    if (driver().cuMemRelease(handle) != kSuccess) cuda_.record(driver().cuMemRelease(handle), "cuMemRelease");
     if (status != kSuccess) return driver().error(status, "cuMemMap");
     const AccessDescription access{{kLocationDevice, cuda_.ordinal()}, kAccessReadWrite};
     status = driver().cuMemSetAccess(address, bytes, &access, 1);
