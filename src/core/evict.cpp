@@ -200,7 +200,7 @@ class PagedMemory final : public EvictableMemory {
     free_reached(false);
     for (auto& [address, entry] : entries_) {
       if (!entry.evicted || entry.released || (tag && entry.tag != tag)) continue;
-      refused = {.bytes = entry.block.bytes, .label = Name::from_id(entry.block.label), .tag = entry.tag};
+      refused = {.bytes = entry.block.bytes, .tag = entry.tag, .label = Name::from_id(entry.block.label)};
       BERTH_TRY(give_memory(entry, refused, [&, &one = entry] { return restore(one); }));
       forget(entry);
       entry.evicted = false;
