@@ -150,8 +150,9 @@ Result<std::byte*> CudaQueue::write_space(std::size_t bytes, std::size_t* room) 
     write_at_ = write_pieces_.size() - 1;
   } else {
     const std::size_t next = (write_at_ + 1) % write_pieces_.size();
-    if (reached < write_pieces_[next].value) BERTH_TRY(wait_for_piece(write_pieces_[next]));
-    write_pieces_[next].empty();
+    WritePiece& piece = write_pieces_[next];
+    if (piece.used > 0 && reached < piece.value) BERTH_TRY(wait_for_piece(piece));
+    piece.empty();
     write_at_ = next;
   }
   *room = std::min(bytes, kPieceBytes);
@@ -492,6 +493,10 @@ std::uint64_t CudaQueue::poll() noexcept {
   std::uint64_t done = 0;
   try {
     const Driver& driver = cuda_.driver();
+    {
+      const std::lock_guard lock(flight_mutex_);
+      if (flights_.empty()) return reached_.load(std::memory_order_acquire);
+    }
     const ContextScope scope(cuda_);
     if (scope.status() == kSuccess) {
       const std::lock_guard lock(flight_mutex_);
