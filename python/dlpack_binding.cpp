@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 
 #include "berth/dlpack.h"
@@ -80,12 +81,43 @@ Buffer from_capsule(PyObject* capsule, dlpack::Copy copy) {
   throw nb::value_error("__dlpack__ gave no DLPack capsule, or one that was used already");
 }
 
-// Calls producer.__dlpack__(max_version=(1, 1)), or without arguments for producers that know no versions.
+// The stream of Berth's own queue on the producer's GPU, for the producer to make wait until its work is done; null for
+// a producer in host memory. The types are compared without making a device: most producers are NumPy.
+nb::object stream_for(nb::handle producer) {
+  static PyObject* const method = PyUnicode_InternFromString("__dlpack_device__");
+  const nb::object place = nb::steal(PyObject_CallMethodNoArgs(producer.ptr(), method));
+  if (!place.is_valid()) {  // producers before the protocol had it are on the host
+    PyErr_Clear();
+    return {};
+  }
+  if (PyTuple_Check(place.ptr()) == 0 || PyTuple_GET_SIZE(place.ptr()) != 2) return {};
+  const long type = PyLong_AsLong(PyTuple_GET_ITEM(place.ptr(), 0));
+  if (type != dlpack::kCuda && type != dlpack::kCudaManaged) {
+    PyErr_Clear();  // an enum of another library's making need not be a number
+    return {};
+  }
+  const DevicePtr gpu = device(fmt::format("CUDA:{}", nb::cast<int>(place[1]))).value();
+  std::uint64_t stream = 0;
+  gpu->default_queue()
+      .value()
+      ->record_native({},
+                      [&](void* native) -> Result<void> {
+                        stream = reinterpret_cast<std::uint64_t>(native);
+                        return {};
+                      })
+      .value();
+  return nb::cast(stream);
+}
+
+// Calls producer.__dlpack__(max_version=(1, 1)), with a stream for one on a GPU, or without arguments for producers
+// that know no versions.
 nb::object ask(nb::handle producer) {
   static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
   static PyObject* const keywords = PyTuple_Pack(1, nb::str("max_version").ptr());
   static PyObject* const version = Py_BuildValue("(ii)", 1, 1);
   PyObject* arguments[] = {producer.ptr(), version};
+  if (const nb::object stream = stream_for(producer); stream.is_valid())
+    return producer.attr("__dlpack__")(nb::arg("stream") = stream, nb::arg("max_version") = nb::borrow(version));
   PyObject* capsule = PyObject_VectorcallMethod(method, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
   if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
     PyErr_Clear();

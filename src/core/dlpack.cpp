@@ -222,7 +222,11 @@ DeviceId device_of(const Buffer& buffer) noexcept {
     return colon == std::string_view::npos ? 0 : std::atoi(name.data() + colon + 1);
   };
   switch (device.kind()) {
-    case DeviceKind::kCuda: return {kCuda, ordinal()};
+    case DeviceKind::kCuda: {
+      // Memory that the host can reach as well is managed memory.
+      const auto window = buffer.window();
+      return {window && window->block.host != nullptr ? kCudaManaged : kCuda, ordinal()};
+    }
     case DeviceKind::kMetal: return {kMetal, ordinal()};
     case DeviceKind::kWebGpu: return {kWebGpu, ordinal()};
     default: return {kCpu, 0};  // host memory and mapped files
