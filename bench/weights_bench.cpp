@@ -53,9 +53,8 @@ struct Bench {
   // Work whose result is dropped outside the clock.
   template <class Work>
   static void add(Works& works, std::string who, Work work) {
-    works.emplace_back(std::move(who), [work]() -> std::shared_ptr<const void> {
-      return std::make_shared<decltype(work())>(work());
-    });
+    works.emplace_back(std::move(who),
+                       [work]() -> std::shared_ptr<const void> { return std::make_shared<decltype(work())>(work()); });
   }
   // The best of all rounds, taken in turns, so that a machine that slows down slows all of them.
   void measure_in_turns(const std::string& row, const Works& works) {
@@ -219,10 +218,9 @@ bool run_peers(Bench& bench) {
   if (!fs::exists(python) || !fs::exists("bench/peers/weights_peers.py")) return false;
   // Berth's own Python module and the nanobind peer are beside this program in the build.
   const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
-  const std::string command =
-      fmt::format("JAX_PLATFORMS=cpu PYTHONPATH='{}:{}' {} bench/peers/weights_peers.py '{}' {}",
-                  (here.parent_path() / "python").string(), (here / "peers").string(), python, bench.folder.string(),
-                  bench.rounds);
+  const std::string command = fmt::format(
+      "JAX_PLATFORMS=cpu PYTHONPATH='{}:{}' {} bench/peers/weights_peers.py '{}' {}",
+      (here.parent_path() / "python").string(), (here / "peers").string(), python, bench.folder.string(), bench.rounds);
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return false;
   std::string text;
@@ -258,8 +256,10 @@ void print(const Bench& bench) {
       {"load many", "load all to fresh memory, 1 GiB in 30,000", "berth", "3x the fastest; 0.8 of pre-faulted"},
       {"one", "open + load one tensor of 30,000", "berth", "3x faster than the fastest peer"},
       {"tiny", "open a tiny file + its tensor", "berth", "3x faster than the fastest peer"},
-      {"dlpack import", "import through DLPack from Python", "berth.from_dlpack(numpy)", "no slower than nanobind's ndarray and NumPy to JAX"},
-      {"dlpack export", "export through DLPack from Python", "numpy.from_dlpack(berth)", "no slower than nanobind's ndarray and NumPy to JAX"},
+      {"dlpack import", "import through DLPack from Python", "berth.from_dlpack(numpy)",
+       "no slower than nanobind's ndarray and NumPy to JAX"},
+      {"dlpack export", "export through DLPack from Python", "numpy.from_dlpack(berth)",
+       "no slower than nanobind's ndarray and NumPy to JAX"},
   };
   for (const Row& row : kRows) {
     const auto found = bench.seconds.find(row.key);

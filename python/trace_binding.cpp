@@ -1,10 +1,9 @@
-#include "berth/trace.h"
-
 #include <fmt/format.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "berth/trace.h"
 #include "bindings.h"
 
 namespace berth::python {

@@ -13,8 +13,10 @@ struct Held {
 }  // namespace
 
 NB_MODULE(nanobind_peer, module) {
-  nb::class_<Held>(module, "Held").def("numpy", [](const Held& self) {
-    return nb::ndarray<nb::numpy>(self.array);
+  // A new array over the memory that the object holds, as a library with memory of its own would make it.
+  nb::class_<Held>(module, "Held").def("numpy", [](nb::handle self) {
+    const nb::ndarray<>& array = nb::cast<Held&>(self).array;
+    return nb::ndarray<nb::numpy, float, nb::ndim<2>>(array.data(), {array.shape(0), array.shape(1)}, self);
   });
   module.def("hold", [](nb::ndarray<> array) { return Held{std::move(array)}; });
 }

@@ -169,7 +169,7 @@ def test_a_gpu_producer_is_given_the_stream_to_make_wait(gpu):
     assert buffer.__dlpack_device__() == (2, 0)
     producer = Producer(buffer)
     ours = berth.from_dlpack(producer)
-    ((stream, version),) = producer.asked
+    stream, version = producer.asked[-1]  # the first answer showed that it is on a GPU
     assert isinstance(stream, int) and stream not in (0, 1, 2) and version == (1, 1)
     assert ours.is_foreign and ours.device == buffer.device
     assert np.frombuffer(ours.tobytes(), "f4").tolist() == [0, 1, 2, 3]
