@@ -1,9 +1,11 @@
 // `berth convert A B`: a weight file in another format, with a progress bar.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "berth/save_weights.h"
 #include "commands.h"
-#include "progress_bar.h"
+#include "terminal.h"
 
 namespace berth::cli {
 
@@ -20,14 +22,19 @@ void add_convert_command(CLI::App& app, int& exit_code) {
     const auto source = open_weights(paths->first);
     if (!source) return refuse(source.error());
     SaveOptions options;
+    Result<void> done;
     {
-      ProgressBar bar("writing");
-      options.progress = [&bar](const LoadProgress& progress) {
-        bar.show(progress.bytes_done, progress.bytes_total);
-        return true;
+      const InterruptStop interrupt;
+      Progress bar("writing");
+      options.progress = [&](const LoadProgress& progress) {
+        const double total = static_cast<double>(std::max<std::uint64_t>(progress.bytes_total, 1));
+        bar.update(static_cast<double>(progress.bytes_done) / total,
+                   fmt::format("{} of {}", format_bytes(progress.bytes_done), format_bytes(progress.bytes_total)));
+        return !interrupt.requested();
       };
-      if (auto done = convert_weights(*source, paths->second, options); !done) return refuse(done.error());
+      done = convert_weights(*source, paths->second, options);
     }
+    if (!done) return refuse(done.error());
     fmt::print("{}: {} tensors, {}\n", paths->second, source->tensors().size(), format_bytes(source->total_bytes()));
   });
 }

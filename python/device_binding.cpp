@@ -45,6 +45,7 @@ void bind_device(nb::module_& module) {
             all["added"] = counters.added;
             all["removed"] = counters.removed;
             all["commits"] = counters.commits;
+            all["members"] = counters.members;
             return all;
           },
           nb::sig("def residency(self) -> dict[str, int] | None"),

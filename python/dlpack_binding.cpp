@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 
 #include "berth/dlpack.h"
@@ -80,19 +81,54 @@ Buffer from_capsule(PyObject* capsule, dlpack::Copy copy) {
   throw nb::value_error("__dlpack__ gave no DLPack capsule, or one that was used already");
 }
 
-// Calls producer.__dlpack__(max_version=(1, 1)), or without arguments for producers that know no versions.
+// Where the tensor of a capsule is; CPU for what is no DLPack capsule.
+dlpack::DeviceId place_of(PyObject* capsule) {
+  if (PyCapsule_IsValid(capsule, kVersionedName) != 0) {
+    const auto* tensor = static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, kVersionedName));
+    if (tensor->version.major == 1) return tensor->tensor.device;
+  } else if (PyCapsule_IsValid(capsule, kName) != 0) {
+    return static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, kName))->tensor.device;
+  }
+  return {dlpack::kCpu, 0};
+}
+
+// The stream of Berth's own queue on a GPU.
+std::uint64_t stream_on(const dlpack::DeviceId& place) {
+  std::uint64_t stream = 0;
+  const auto keep = [&](void* native) -> Result<void> {
+    stream = reinterpret_cast<std::uint64_t>(native);
+    return {};
+  };
+  const DevicePtr gpu = device(fmt::format("CUDA:{}", place.id)).value();
+  gpu->default_queue().value()->record_native({}, keep).value();
+  return stream;
+}
+
+// Calls producer.__dlpack__(max_version=(1, 1)), or without arguments for producers that know no versions. A tensor
+// that turns out to be on a GPU is asked for again with a stream of ours, for the producer to make wait until its work
+// is done: so the many producers in host memory are not asked for their place first. Null if there is no __dlpack__.
 nb::object ask(nb::handle producer) {
   static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
   static PyObject* const keywords = PyTuple_Pack(1, nb::str("max_version").ptr());
   static PyObject* const version = Py_BuildValue("(ii)", 1, 1);
   PyObject* arguments[] = {producer.ptr(), version};
   PyObject* capsule = PyObject_VectorcallMethod(method, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
+  if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_AttributeError) != 0 &&
+      !nb::hasattr(producer.type(), "__dlpack__")) {
+    PyErr_Clear();
+    return {};
+  }
   if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
     PyErr_Clear();
     capsule = PyObject_CallMethodNoArgs(producer.ptr(), method);
   }
   if (capsule == nullptr) throw nb::python_error();
-  return nb::steal(capsule);
+  nb::object made = nb::steal(capsule);
+  const dlpack::DeviceId place = place_of(capsule);
+  if (place.type != dlpack::kCuda && place.type != dlpack::kCudaManaged) return made;
+  made.reset();
+  return producer.attr("__dlpack__")(nb::arg("stream") = stream_on(place),
+                                     nb::arg("max_version") = nb::borrow(version));
 }
 
 // Objects without __dlpack__ (bytes, mmap, array.array) are shared through the buffer protocol.
@@ -161,11 +197,10 @@ void bind_dlpack(nb::class_<Buffer>& buffer, nb::module_& module) {
       [](nb::handle object, std::optional<bool> copy) {
         if (PyCapsule_CheckExact(object.ptr()) != 0)
           return from_capsule(object.ptr(), copy == false ? dlpack::Copy::kNever : dlpack::Copy::kIfNeeded);
-        Buffer shared;
-        if (nb::hasattr(object, "__dlpack__"))
-          shared = from_capsule(ask(object).ptr(), copy == false ? dlpack::Copy::kNever : dlpack::Copy::kIfNeeded);
-        else
-          shared = from_host(object);
+        const nb::object capsule = ask(object);
+        Buffer shared = capsule.is_valid() ? from_capsule(capsule.ptr(), copy == false ? dlpack::Copy::kNever
+                                                                                       : dlpack::Copy::kIfNeeded)
+                                           : from_host(object);
         if (copy != true || !shared.is_foreign()) return shared;
         return nb::cast<Buffer>(nb::cast(shared).attr("to")(std::string(shared.device().name()).c_str()));
       },

@@ -13,5 +13,6 @@ NB_MODULE(_berth, module) {
   bind_arena(module);
   bind_schedule(module);
   bind_buffer_pool(module);
+  bind_trace(module);
   bind_onnxruntime(module);
 }

@@ -22,10 +22,12 @@ def have(name):
         return None
 
 
-def measure(row, peer, work, times=None):
+def measure(row, peer, work, times=None, before=None):
     best = float("inf")
     for _ in range(times or rounds):
         gc.collect()
+        if before:
+            before()
         start = time.perf_counter()
         kept = work()
         best = min(best, time.perf_counter() - start)
@@ -51,6 +53,7 @@ gguf = have("gguf")
 mx = have("mlx.core")
 torch = have("torch")
 jax = have("jax")
+peer = have("nanobind_peer")
 
 many, few, tiny = f"{folder}/many.safetensors", f"{folder}/few.safetensors", f"{folder}/tiny.safetensors"
 name = "layers.777.block.3.weight"
@@ -70,8 +73,13 @@ if safetensors:
     measure("list", "safetensors (Rust)", lambda: names(many))
     measure("one", "safetensors (Rust)", lambda: one(many, name))
     measure("tiny", "safetensors (Rust)", lambda: one(tiny, "w"), rounds * 20)
-    for label, path in (("load few", few), ("load many", many)):
-        measure(label, "safetensors.numpy", lambda: load_file(path))
+    def touch_each(path):
+        with safe_open(path, "np") as file:
+            return sum(int(file.get_tensor(key).reshape(-1).view("u1")[::4096].sum()) for key in file.keys())
+
+    for label, path in (("few", few), ("many", many)):
+        measure(f"load {label}", "safetensors.numpy", lambda: load_file(path))
+        measure(f"touch {label}", "safetensors.numpy, one by one", lambda: touch_each(path))
 if gguf:
     measure("list gguf", "gguf-py", lambda: [t.name for t in gguf.GGUFReader(f"{folder}/many.gguf").tensors], 2)
 if mx:
@@ -80,8 +88,10 @@ if mx:
         mx.eval(list(arrays.values()))
         return arrays
 
+    # MLX keeps what it freed and hands it out again; the row is about fresh memory.
     for label, path in (("load few", few), ("load many", many)):
-        measure(label, "MLX", lambda: mlx_load(path), min(rounds, 3))
+        measure(label, "MLX", lambda: mlx_load(path), before=mx.clear_cache)
+        measure(label, "MLX, memory of the round before", lambda: mlx_load(path))
     measure("one", "MLX", lambda: mx.eval(mx.load(many)[name]), min(rounds, 3))
 if torch:
     from safetensors.torch import load_file as torch_load
@@ -103,10 +113,15 @@ if berth:
         each("dlpack import", "berth.from_dlpack(numpy)", lambda: berth.from_dlpack(array), 20000)
         each("dlpack export", "numpy.from_dlpack(berth)", lambda: np.from_dlpack(buffer), 20000)
         each("dlpack import", "numpy.from_dlpack(numpy)", lambda: np.from_dlpack(array), 20000)
+        if peer:
+            held = peer.hold(array)
+            each("dlpack import", "nanobind's ndarray(numpy)", lambda: peer.hold(array), 20000)
+            each("dlpack export", "numpy of nanobind's ndarray", held.numpy, 20000)
         if jax:
             aligned = buffer.numpy()
             each("dlpack export", "jax.from_dlpack(berth)", lambda: jax.dlpack.from_dlpack(buffer), 2000)
             each("dlpack export", "jax.from_dlpack(numpy)", lambda: jax.dlpack.from_dlpack(aligned), 2000)
+            each("dlpack import", "jax.from_dlpack(numpy)", lambda: jax.dlpack.from_dlpack(aligned), 2000)
         if mx:
             theirs = mx.zeros((64, 64))
             mx.eval(theirs)

@@ -83,7 +83,8 @@ struct ManagedTensorVersioned {
   Tensor tensor;
 };
 
-// The DLPack name of a buffer's place: host memory and mapped files are (kCpu, 0).
+// The DLPack name of a buffer's place: host memory and mapped files are (kCpu, 0), managed memory of CUDA is
+// kCudaManaged. Allocates a lazy buffer on CUDA, where only the block tells which it is.
 DeviceId device_of(const Buffer& buffer) noexcept;
 // The DLPack type of a dtype. Unsupported for the block types of GGUF: view them as u8.
 Result<Type> type_of(DType dtype) noexcept;

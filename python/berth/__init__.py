@@ -30,10 +30,12 @@ from ._berth import (  # noqa: F401
     Node,
     Plan,
     Pool,
+    Recording,
     Schedule,
     ScheduleBuilder,
     Stats,
     StepRun,
+    Trace,
     WeightFile,
     __version__,
     device,
@@ -49,9 +51,10 @@ from ._berth import (  # noqa: F401
 from . import _berth, onnxruntime  # noqa: F401
 
 __all__ = [
-    "Allocator", "Arena", "Buffer", "BufferPool", "Device", "Limit", "Node", "Plan", "Pool", "Schedule",
-    "ScheduleBuilder", "Stats", "StepRun", "WeightFile", "convert", "device", "devices", "dtype_info", "dtypes",
-    "from_dlpack", "limit", "load", "onnxruntime", "open", "plan", "pool", "save", "stats",
+    "Allocator", "Arena", "Buffer", "BufferPool", "Device", "Limit", "Node", "Plan", "Pool", "Recording",
+    "Schedule", "ScheduleBuilder", "Stats", "StepRun", "Trace", "WeightFile", "convert", "device", "devices",
+    "dtype_info", "dtypes", "from_dlpack", "limit", "load", "onnxruntime", "open", "plan", "pool", "read_trace", "save",
+    "stats", "trace",
 ]
 
 
@@ -84,3 +87,30 @@ def save(path, tensors, metadata=None, progress=None) -> None:
 def convert(source, target, progress=None) -> None:
     """Writes a weight file in the format that `target` ends with."""
     _berth._convert(_os.fspath(source), _os.fspath(target), progress)
+
+
+def trace(path, inner="CPU") -> Trace:
+    """An allocator that records every allocation and free that passes through it to a new file at `path`.
+
+    >>> import berth, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.trace")
+    >>> with berth.trace(path) as recorder:
+    ...     a = berth.Buffer(1000, "f32", recorder, label="a")
+    ...     a.release()
+    ...     b = berth.Buffer(500, "f32", recorder)
+    >>> recording = berth.read_trace(path)
+    >>> recording
+    <berth.Recording 3 events, 2 allocations>
+    >>> recording[0]["label"], recording[0]["nbytes"], recording[1]["kind"]
+    ('a', 4000, 'free')
+    >>> berth.plan(recording.lifetimes()).size
+    4000
+    >>> recording.replay(berth.pool("CPU"))["failures"]
+    0
+    """
+    return _berth._trace(inner, _os.fspath(path))
+
+
+def read_trace(path) -> Recording:
+    """Reads a file that berth.trace() or `berth replay` works with; ValueError says where it breaks the format."""
+    return _berth._read_trace(_os.fspath(path))

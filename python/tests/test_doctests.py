@@ -8,7 +8,7 @@ import berth
 
 OBJECTS = [berth, berth.Buffer, berth.Device, berth.WeightFile, berth.open, berth.device, berth.from_dlpack,
            berth.Buffer.numpy, berth.Device.counters, berth.plan, berth.Arena, berth.ScheduleBuilder, berth.BufferPool,
-           berth.pool, berth.limit]
+           berth.pool, berth.limit, berth.trace]
 
 
 @pytest.mark.parametrize("thing", OBJECTS, ids=lambda thing: getattr(thing, "__name__", str(thing)))

@@ -1,5 +1,6 @@
 """Zero copies between Berth and NumPy, ml_dtypes, JAX, tinygrad and PyTorch: pointers are compared, not values alone."""
 import gc
+import os
 import random
 
 import ml_dtypes
@@ -134,3 +135,50 @@ def test_torch_shares_memory():
     theirs = torch.from_dlpack(buffer)
     assert theirs.data_ptr() == buffer.address
     assert berth.from_dlpack(torch.arange(4)).numpy().tolist() == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """CUDA through the double of its driver, which the tests of the C++ library build."""
+    double = os.environ.get("BERTH_CUDA_DOUBLE")
+    if not double:
+        pytest.skip("BERTH_CUDA_DOUBLE names no double of the CUDA driver")
+    monkeypatch.setenv("BERTH_CUDA_LIBRARY", double)
+    yield "CUDA:0"
+    gc.collect()
+
+
+class Producer:
+    """A GPU array of another library: what it hands out is a Berth buffer's capsule."""
+
+    def __init__(self, buffer):
+        self.buffer = buffer
+        self.asked = []
+
+    def __dlpack_device__(self):
+        return self.buffer.__dlpack_device__()
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        self.asked.append((stream, max_version))
+        return self.buffer.__dlpack__(stream=stream, max_version=max_version)
+
+
+def test_a_gpu_producer_is_given_the_stream_to_make_wait(gpu):
+    buffer = berth.Buffer(4, "f32", gpu)
+    buffer.copyin(np.arange(4, dtype="f4"))
+    assert buffer.__dlpack_device__() == (2, 0)
+    producer = Producer(buffer)
+    ours = berth.from_dlpack(producer)
+    stream, version = producer.asked[-1]  # the first answer showed that it is on a GPU
+    assert isinstance(stream, int) and stream not in (0, 1, 2) and version == (1, 1)
+    assert ours.is_foreign and ours.device == buffer.device
+    assert np.frombuffer(ours.tobytes(), "f4").tolist() == [0, 1, 2, 3]
+
+
+def test_gpu_memory_goes_to_the_host_only_by_a_copy_that_is_allowed(gpu):
+    buffer = berth.Buffer(4, "f32", gpu)
+    buffer.copyin(np.arange(4, dtype="f4"))
+    on_host = berth.from_dlpack(buffer.__dlpack__(dl_device=(1, 0), max_version=(1, 0)))
+    assert on_host.device == "CPU" and on_host.numpy().tolist() == [0, 1, 2, 3]
+    with pytest.raises(BufferError, match="another device"):
+        buffer.__dlpack__(dl_device=(1, 0), copy=False)

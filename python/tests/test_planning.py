@@ -135,3 +135,41 @@ def test_a_buffer_pool_refuses_what_is_returned_twice():
     assert pool.counters()["registered"] == 1
     pool.clear()
     assert pool.counters()["bytes"] == 0
+
+
+def test_a_trace_records_what_passes_through_and_replays_elsewhere(tmp_path):
+    path = tmp_path / "run.trace"
+    recorder = berth.trace(path, berth.stats("CPU"))
+    first = berth.Buffer(1024, "u8", recorder, label="first")
+    second = berth.Buffer(2048, "u8", recorder)
+    first.release()
+    recorder.flush()
+    recording = berth.read_trace(path)
+    assert len(recording) == 3 and recording.blocks == 2
+    assert [event["kind"] for event in recording] == ["allocate", "allocate", "free"]
+    assert recording[0]["label"] == "first" and recording[-1]["block"] == 0
+    with pytest.raises(IndexError):
+        recording[3]
+    assert recording.lifetimes() == [(1024, 0, 2), (2048, 1, 3)]
+    report = recording.replay(berth.limit("CPU", 2048))
+    assert report["failures"] == 1 and report["peak_live_bytes"] == 1024
+    second.release()
+
+
+def test_a_damaged_trace_says_where(tmp_path):
+    path = tmp_path / "cut.trace"
+    with berth.trace(path) as recorder:
+        berth.Buffer(1024, "u8", recorder).release()
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError) as caught:
+        berth.read_trace(path)
+    assert caught.value.code == "InvalidData"
+    with pytest.raises(OSError):
+        berth.read_trace(tmp_path / "none.trace")
+    with pytest.raises(OSError):
+        berth.trace(tmp_path / "no_folder" / "a.trace")
+
+
+def test_residency_counters_are_there_or_none():
+    counters = berth.device("CPU").residency()
+    assert counters is None or set(counters) == {"added", "removed", "commits", "members"}

@@ -101,10 +101,19 @@ Result<Managed*> export_as(const Buffer& buffer) {
   return &exported->managed;
 }
 
+// device("CPU") without looking its name up again while somebody holds it: most imports are from the host.
+Result<DevicePtr> host_device() {
+  thread_local std::weak_ptr<Device> known;
+  if (DevicePtr alive = known.lock()) return alive;
+  BERTH_TRY_ASSIGN(DevicePtr opened, device("CPU"));
+  known = opened;
+  return opened;
+}
+
 Result<DevicePtr> device_for(const DeviceId& place) {
   switch (place.type) {
     case kCpu:
-    case kCudaHost: return device("CPU");
+    case kCudaHost: return host_device();
     case kCuda:
     case kCudaManaged: return device(fmt::format("CUDA:{}", place.id));
     case kMetal: return device("METAL");
@@ -199,9 +208,10 @@ Result<Buffer> import_described(const Tensor& tensor, bool read_only, bool padde
                        .bytes = bytes + offset,
                        .read_only = read_only,
                        .release = std::exchange(guard.release, nullptr)};
-  if (offset == 0) return Buffer::import(place, std::move(memory), dtype, shape, {.label = "dlpack"});
+  static const Name label("dlpack");
+  if (offset == 0) return Buffer::import(place, std::move(memory), dtype, shape, {.label = label});
   BERTH_TRY_ASSIGN(const Buffer whole,
-                   Buffer::import(place, std::move(memory), DType::kU8, {bytes + offset}, {.label = "dlpack"}));
+                   Buffer::import(place, std::move(memory), DType::kU8, {bytes + offset}, {.label = label}));
   return whole.view(offset, dtype, shape);
 }
 
@@ -222,7 +232,11 @@ DeviceId device_of(const Buffer& buffer) noexcept {
     return colon == std::string_view::npos ? 0 : std::atoi(name.data() + colon + 1);
   };
   switch (device.kind()) {
-    case DeviceKind::kCuda: return {kCuda, ordinal()};
+    case DeviceKind::kCuda: {
+      // Memory that the host can reach as well is managed memory.
+      const auto window = buffer.window();
+      return {window && window->block.host != nullptr ? kCudaManaged : kCuda, ordinal()};
+    }
     case DeviceKind::kMetal: return {kMetal, ordinal()};
     case DeviceKind::kWebGpu: return {kWebGpu, ordinal()};
     default: return {kCpu, 0};  // host memory and mapped files

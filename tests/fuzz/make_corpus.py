@@ -1,6 +1,8 @@
-"""Makes the seed files under corpus/ with the formats' own packages: safetensors, gguf, numpy and ml_dtypes.
+"""Makes the seed files under corpus/ with the formats' own packages: safetensors, gguf, numpy and ml_dtypes. The files
+named real_* are the headers of model files that ship inside packages of scripts/requirements-models.txt, with the
+tensors' data left out or cut to a few bytes; none of their weights are kept.
 
-    python tests/fuzz/make_corpus.py
+    build/venv/bin/python tests/fuzz/make_corpus.py
 """
 import io
 import json
@@ -53,6 +55,50 @@ def safetensors_files():
                                                             "b": "model-00002-of-00002.safetensors"}}
     put("safetensors_index", "two_shards", json.dumps(index, indent=2).encode())
     put("safetensors_index", "empty_map", b'{"weight_map":{}}')
+
+
+def real_header(path, keep):
+    """A real safetensors header: names, types and order as they are, `keep` tensors of it, shapes and data made tiny."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    small, at = {}, 0
+    for name, entry in list(header.items()):
+        if name == "__metadata__":
+            small[name] = entry
+            continue
+        if len(small) > keep:
+            break
+        shape = [1] * len(entry["shape"])
+        width = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2}.get(entry["dtype"], 1)
+        small[name] = {"dtype": entry["dtype"], "shape": shape, "data_offsets": [at, at + width]}
+        at += width
+    text = json.dumps(small, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
+def real_files():
+    packages = pathlib.Path(np.__file__).parents[1]
+    put("safetensors", "real_audio_model", real_header(packages / "silero_vad/data/silero_vad_16k.safetensors", 16))
+    put("safetensors", "real_embeddings",
+        real_header(packages / "wordllama/weights/l2_supercat_256.safetensors", 16))
+    # The same names and shapes as a GGUF file, written by the format's own package.
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "a.gguf"
+        writer = gguf.GGUFWriter(path, "silero")
+        header = real_header(packages / "silero_vad/data/silero_vad_16k.safetensors", 16)
+        for name, entry in json.loads(header[8:8 + struct.unpack("<Q", header[:8])[0]]).items():
+            if name != "__metadata__":
+                writer.add_tensor(name, np.zeros(entry["shape"], np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        put("gguf", "real_audio_model", path.read_bytes())
+    put("npy", "real_old_python", (packages / "numpy/lib/tests/data/python3.npy").read_bytes())
+    put("npy", "real_objects", (packages / "numpy/lib/tests/data/py3-objarr.npy").read_bytes())
+    put("npz", "real_sparse_matrix", (packages / "scipy/sparse/tests/data/csc_py3.npz").read_bytes())
 
 
 def gguf_files():
@@ -117,7 +163,36 @@ def numpy_files():
     put("npz", "empty", stream.getvalue())
 
 
+def replay_plan_files():
+    """Saved replay plans, as src/core/replay_plan.cpp writes them: 64-bit numbers, texts with their length, an FNV."""
+
+    def number(value):
+        return struct.pack("<Q", value)
+
+    def text(value):
+        return number(len(value)) + value
+
+    def plan(key, requests, releases, size, bound):
+        body = text(key) + number(len(requests))
+        for nbytes, alignment, released, kept, offset in requests:
+            body += number(nbytes) + number(alignment) + number(released | kept << 32) + number(offset)
+        body += number(len(releases)) + b"".join(number(request) for request in releases)
+        return body + number(size) + number(bound) + text(b"greedy") + number(0)
+
+    never, nowhere = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+    chain = plan(b"x:1,3", [(64, 64, 2, 0, 0), (128, 64, 3, 0, 64), (64, 64, 3, 0, 0)], [0, 1, 2], 192, 192)
+    kept = plan(b"x:2,3", [(64, 64, never, 1, nowhere), (100, 4, 2, 0, 0)], [1], 100, 100)
+    for name, plans in {"none": [], "a_chain": [chain], "two_plans": [chain, kept]}.items():
+        body = b"berth replay plans 1\n" + text(b"stamp") + number(len(plans)) + b"".join(plans)
+        hashed = 0xCBF29CE484222325
+        for byte in body:
+            hashed = (hashed ^ byte) * 0x100000001B3 & nowhere
+        put("replay_plan", name, body + number(hashed))
+
+
 if __name__ == "__main__":
+    replay_plan_files()
     safetensors_files()
     gguf_files()
     numpy_files()
+    real_files()

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "berth/weights.h"
+#include "devices/cuda/cuda_device.h"
+#include "doubles/cuda/cuda_testing.h"
 
 namespace berth::dlpack {
 namespace {
@@ -169,6 +171,108 @@ TEST(DLPack, RefusesWhatItCannotHoldAndStillRunsTheDeleter) {
   refused([](auto& t) { t.version.major = 2; }, Code::kInvalidArgument);
   EXPECT_EQ(import_tensor(static_cast<ManagedTensor*>(nullptr)).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(import_tensor(static_cast<ManagedTensorVersioned*>(nullptr)).error().code(), Code::kInvalidArgument);
+}
+
+// Exports a buffer, imports it again and gives both the place that the tensor named and the buffer that came back.
+template <class Export>
+std::pair<Tensor, Buffer> round_trip(const Export& exported_as, const Buffer& buffer) {
+  auto* const tensor = exported_as(buffer).value();
+  const Tensor seen = tensor->tensor;
+  return {seen, import_tensor(tensor).value()};
+}
+
+class DLPackOnCuda : public cuda_test::CudaTest {};
+
+TEST_F(DLPackOnCuda, SharesDeviceMemoryUnderItsGpusNumber) {
+  for (const char* name : {"CUDA:0", "CUDA:1"}) {
+    const auto gpu = device(name);
+    if (!gpu && cuda_test::on_real_gpu()) continue;  // a machine with one GPU
+    const Buffer whole = Buffer::allocate(*gpu, f32, {8}).value();
+    const Buffer half = whole.view(16, f32, {4}).value();
+    const auto [tensor, back] = round_trip(export_buffer, half);
+    EXPECT_EQ(tensor.device.type, kCuda);
+    EXPECT_EQ(tensor.device.id, name[5] - '0');
+    EXPECT_EQ(reinterpret_cast<std::uint64_t>(tensor.data), whole.native_handle() + 16);
+    EXPECT_EQ(tensor.byte_offset, 0u);
+    EXPECT_TRUE(back.is_foreign());
+    EXPECT_EQ(back.device().name(), name);
+    const std::array<float, 4> values{1, 2, 3, 4};
+    ASSERT_TRUE(half.copyin(std::as_bytes(std::span(values))));
+    std::array<float, 4> read{};
+    ASSERT_TRUE(back.copyout(std::as_writable_bytes(std::span(read))));
+    EXPECT_EQ(read, values);
+    EXPECT_EQ(round_trip(export_buffer_legacy, half).first.device.type, kCuda);
+  }
+}
+
+TEST_F(DLPackOnCuda, KeepsDeviceMemoryAliveForTheReceiver) {
+  const DevicePtr gpu = device("CUDA").value();
+  ManagedTensorVersioned* const tensor = export_buffer(Buffer::allocate(gpu, u8, {64}).value()).value();
+  EXPECT_EQ(gpu->counters().live_count, 1u);
+  tensor->deleter(tensor);
+  EXPECT_EQ(gpu->counters().live_count, 0u);
+}
+
+TEST_F(DLPackOnCuda, NamesManagedMemoryAndTakesItBack) {
+  const DevicePtr gpu = device("CUDA").value();
+  const auto managed = Buffer::allocate(gpu, f32, {4}, {.host = HostAccess::kRequired});
+  if (!managed && cuda_test::on_real_gpu()) GTEST_SKIP() << "no managed memory here";
+  EXPECT_EQ(device_of(*managed).type, kCudaManaged);
+  const auto [tensor, back] = round_trip(export_buffer, *managed);
+  EXPECT_EQ(tensor.device.type, kCudaManaged);
+  EXPECT_EQ(back.native_handle(), managed->native_handle());
+  EXPECT_EQ(back.device().name(), gpu->name());
+}
+
+TEST_F(DLPackOnCuda, TakesPinnedMemoryAsMemoryOfTheHost) {
+  Producer producer;
+  producer.managed.tensor.device = {kCudaHost, 0};
+  const Buffer buffer = import_tensor(&producer.managed).value();
+  EXPECT_EQ(buffer.device().kind(), DeviceKind::kCpu);
+  EXPECT_EQ(buffer.as_raw_ptr(), producer.values.data());
+}
+
+TEST_F(DLPackOnCuda, CompletesSubmittedWorkBeforeItExports) {
+  const DevicePtr gpu = device("CUDA").value();
+  const Buffer buffer = Buffer::allocate(gpu, u8, {64}).value();
+  const QueuePtr queue = gpu->make_queue().value();
+  ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
+  const Timepoint filled = queue->submit().value();
+  ManagedTensorVersioned* const tensor = export_buffer(buffer).value();
+  EXPECT_TRUE(is_reached(filled));
+  tensor->deleter(tensor);
+}
+
+TEST_F(DLPackOnCuda, RefusesHostMemoryStridesAndAbsentGpusAndRunsTheDeleter) {
+  const DevicePtr gpu = device("CUDA").value();
+  Producer host;
+  host.managed.tensor.device = {kCuda, 0};
+  EXPECT_EQ(import_tensor(&host.managed).error().code(), Code::kInvalidArgument);
+  host.strides = {1, 3};
+  EXPECT_EQ(import_tensor(&host.managed).error().code(), Code::kUnsupported);
+  host.managed.tensor.device.id = 99;
+  EXPECT_EQ(import_tensor(&host.managed).error().code(), Code::kDeviceUnavailable);
+  EXPECT_EQ(host.deleted, 3);
+}
+
+TEST(DLPack, SharesWebGpuBuffersAsObjectsWithAnOffset) {
+  const auto gpu = device("WEBGPU");
+  if (!gpu) GTEST_SKIP() << gpu.error().message();
+  const Buffer whole = Buffer::allocate(*gpu, f32, {128}).value();
+  const Buffer part = whole.view(256, f32, {64}).value();
+  ManagedTensorVersioned* const tensor = export_buffer(part).value();
+  EXPECT_EQ(tensor->tensor.device.type, kWebGpu);
+  EXPECT_EQ(reinterpret_cast<std::uint64_t>(tensor->tensor.data), whole.native_handle());
+  EXPECT_GE(tensor->tensor.byte_offset, 256u);
+  tensor->deleter(tensor);
+}
+
+TEST(DLPack, SaysWhyMemoryOfAnAbsentMetalDeviceCannotBeTaken) {
+  if (device("METAL")) GTEST_SKIP() << "there is a Metal device here";
+  Producer producer;
+  producer.managed.tensor.device = {kMetal, 0};
+  EXPECT_EQ(import_tensor(&producer.managed).error().code(), Code::kDeviceUnavailable);
+  EXPECT_EQ(producer.deleted, 1);
 }
 
 }  // namespace
