@@ -62,4 +62,8 @@ void CpuResidency::take(const Block& block) noexcept {
   munlock(pages.address, pages.bytes);
 }
 
+void CpuResidency::do_renew(std::span<const Block> in_place) noexcept {
+  for (const Block& block : in_place) fault_in(Pages(block));
+}
+
 }  // namespace berth::cpu
