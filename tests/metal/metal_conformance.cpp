@@ -11,8 +11,8 @@ using metal_test::metal_violations;
 // A device that, when a check lets go of it, fails the check for every mistake that the double saw and for every object
 // that is left.
 Result<DevicePtr> open(const MetalDoubleOptions& options) {
-  metal_test::register_kernels();
   EXPECT_EQ(metal_double().reset(&options), 1) << "left behind: " << metal_double().live_report();
+  metal_test::register_kernels();
   auto opened = device("METAL");
   if (!opened) return opened;
   auto inner = *std::move(opened);

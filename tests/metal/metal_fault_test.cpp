@@ -63,6 +63,7 @@ TEST_F(MetalFault, LeavesNothingHalfDoneWhicheverMessageGivesNil) {
   ASSERT_GT(creations, 20u);
   std::uint64_t refused = 0;
   for (std::uint64_t nth = 1; nth <= creations; ++nth) {
+    metal_double().drain();
     restart({});
     register_kernels();
     metal_double().fail(nullptr, nth);
@@ -88,6 +89,7 @@ TEST_F(MetalFault, LeavesNothingHalfDoneWhicheverMessageGivesNil) {
 TEST_F(MetalFault, LeavesNothingHalfDoneWhicheverWorkFails) {
   std::uint64_t nth = 1;
   while (true) {
+    metal_double().drain();
     restart({});
     register_kernels();
     metal_double().fail_execution(nth, 2);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "berth/result.h"
@@ -26,6 +27,52 @@ class AutoreleaseScope {
  private:
   NS::AutoreleasePool* pool_;
 };
+
+// A reference to one of Metal's objects, released with it. NS::SharedPtr does the same and calls members of null.
+template <class T>
+class Owned {
+ public:
+  Owned() = default;
+  Owned(const Owned& other) : object_(other.object_) {
+    if (object_ != nullptr) object_->retain();
+  }
+  Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Owned& operator=(Owned other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Owned() {
+    if (object_ != nullptr) object_->release();
+  }
+
+  T* get() const noexcept { return object_; }
+  T* operator->() const noexcept { return object_; }
+  T& operator*() const noexcept { return *object_; }
+  explicit operator bool() const noexcept { return object_ != nullptr; }
+
+  // Takes over the reference that a call named new..., alloc or copy gave. Nil stays nil.
+  static Owned take(T* object) noexcept {
+    Owned owned;
+    owned.object_ = object;
+    return owned;
+  }
+  // Keeps an object that the innermost AutoreleaseScope would let go of.
+  static Owned keep(T* object) {
+    if (object != nullptr) object->retain();
+    return take(object);
+  }
+
+ private:
+  T* object_ = nullptr;
+};
+template <class T>
+Owned<T> taken(T* object) noexcept {
+  return Owned<T>::take(object);
+}
+template <class T>
+Owned<T> kept(T* object) {
+  return Owned<T>::keep(object);
+}
 
 // Empty for nil.
 std::string text_of(const NS::String* text);

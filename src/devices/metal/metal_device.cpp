@@ -34,15 +34,15 @@ Error unavailable(std::string text) {
 }
 
 // The system's default GPU, then the others in the system's order.
-std::vector<NS::SharedPtr<MTL::Device>> all_devices() {
+std::vector<Owned<MTL::Device>> all_devices() {
   const AutoreleaseScope scope;
-  std::vector<NS::SharedPtr<MTL::Device>> devices;
-  if (auto first = NS::TransferPtr(MTL::CreateSystemDefaultDevice())) devices.push_back(first);
-  const auto others = NS::TransferPtr(MTL::CopyAllDevices());
+  std::vector<Owned<MTL::Device>> devices;
+  if (auto first = taken(MTL::CreateSystemDefaultDevice())) devices.push_back(first);
+  const auto others = taken(MTL::CopyAllDevices());
   const std::size_t count = others ? others->count() : 0;
   for (std::size_t i = 0; i < count; ++i) {
     auto* const device = others->object<MTL::Device>(i);
-    if (devices.empty() || device != devices.front().get()) devices.push_back(NS::RetainPtr(device));
+    if (devices.empty() || device != devices.front().get()) devices.push_back(kept(device));
   }
   return devices;
 }
@@ -60,7 +60,7 @@ Result<DevicePtr> open(const std::string& ordinal) {
   return MetalDevice::open_ordinal(std::stoul(ordinal));
 }
 
-MetalDevice::MetalDevice(NS::SharedPtr<MTL::Device> device, std::size_t ordinal, std::string name, DeviceLimits limits)
+MetalDevice::MetalDevice(Owned<MTL::Device> device, std::size_t ordinal, std::string name, DeviceLimits limits)
     : Device(DeviceKind::kMetal, fmt::format("METAL:{}", ordinal), limits),
       device_(std::move(device)),
       description_(std::move(name)),
@@ -98,7 +98,7 @@ MetalDevice::~MetalDevice() {
 void MetalDevice::stop() noexcept {
   staging_.clear();
   kernels_ = {};
-  home_.reset();
+  home_ = {};
   if (Residency* set = residency()) static_cast<MetalResidency*>(set)->close();
 }
 
@@ -184,7 +184,7 @@ void MetalDevice::free_block(const Block& block, Timepoint) noexcept {
 Result<void> MetalDevice::zero_private(const MTL::Buffer& buffer, std::size_t bytes) {
   const AutoreleaseScope scope;
   const std::lock_guard lock(home_mutex_);
-  if (!home_) home_ = NS::TransferPtr(device_->newCommandQueue());
+  if (!home_) home_ = taken(device_->newCommandQueue());
   if (!home_) return driver_error(nullptr, "newCommandQueue");
   MTL::CommandBuffer* const commands = home_->commandBuffer();
   if (commands == nullptr) return driver_error(nullptr, "commandBuffer");
@@ -213,8 +213,8 @@ Result<ByteKernels> MetalDevice::byte_kernels() {
     const std::string_view text(kByteKernels);
     const std::span code(reinterpret_cast<const std::byte*>(text.data()), text.size());
     BERTH_TRY_ASSIGN(const auto library, load_library(native_device(), code));
-    BERTH_TRY_ASSIGN(kernels_.copy, make_pipeline(native_device(), *library.get(), "berth_copy_bytes"));
-    BERTH_TRY_ASSIGN(kernels_.fill, make_pipeline(native_device(), *library.get(), "berth_fill_bytes"));
+    BERTH_TRY_ASSIGN(kernels_.copy, make_pipeline(native_device(), *library, "berth_copy_bytes"));
+    BERTH_TRY_ASSIGN(kernels_.fill, make_pipeline(native_device(), *library, "berth_fill_bytes"));
   }
   return kernels_;
 }

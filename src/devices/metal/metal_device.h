@@ -25,8 +25,8 @@ inline MTL::Buffer* buffer_of(const Block& block) noexcept {
 
 // Pipelines of Berth's own, for copies and fills that blits cannot do.
 struct ByteKernels {
-  NS::SharedPtr<MTL::ComputePipelineState> copy;
-  NS::SharedPtr<MTL::ComputePipelineState> fill;
+  Owned<MTL::ComputePipelineState> copy;
+  Owned<MTL::ComputePipelineState> fill;
 };
 
 class MetalDevice final : public Device {
@@ -44,7 +44,7 @@ class MetalDevice final : public Device {
   // Metal keeps what left the residency set until the set is committed: this does so now.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
 
-  MTL::Device& native_device() const noexcept { return *device_.get(); }
+  MTL::Device& native_device() const noexcept { return *device_; }
   StagingPool& staging() noexcept { return staging_; }
   MetalInfo info() const;
   // The set to attach to a new queue; null where there is none.
@@ -60,18 +60,18 @@ class MetalDevice final : public Device {
   std::unique_ptr<Residency> make_residency() override { return std::make_unique<MetalResidency>(native_device()); }
 
  private:
-  MetalDevice(NS::SharedPtr<MTL::Device> device, std::size_t ordinal, std::string name, DeviceLimits limits);
+  MetalDevice(Owned<MTL::Device> device, std::size_t ordinal, std::string name, DeviceLimits limits);
   void stop() noexcept;
   MTL::Buffer* new_shared(const BlockSpec& spec);
   Result<void> zero_private(const MTL::Buffer& buffer, std::size_t bytes);
 
-  const NS::SharedPtr<MTL::Device> device_;
+  const Owned<MTL::Device> device_;
   const std::string description_;
   StagingPool staging_;
   std::mutex kernels_mutex_;
-  ByteKernels kernels_;                    // guarded by it
-  std::mutex home_mutex_;                  // guards the next one
-  NS::SharedPtr<MTL::CommandQueue> home_;  // zeroes private memory; has no residency set
+  ByteKernels kernels_;            // guarded by it
+  std::mutex home_mutex_;          // guards the next one
+  Owned<MTL::CommandQueue> home_;  // zeroes private memory; has no residency set
 };
 
 }  // namespace berth::metal

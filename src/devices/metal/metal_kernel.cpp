@@ -23,14 +23,14 @@ MTL::Size size_of(const std::array<std::uint32_t, 3>& counts) noexcept {
 
 }  // namespace
 
-Result<NS::SharedPtr<MTL::Library>> load_library(MTL::Device& device, std::span<const std::byte> code) {
+Result<Owned<MTL::Library>> load_library(MTL::Device& device, std::span<const std::byte> code) {
   NS::Error* error = nullptr;
-  NS::SharedPtr<MTL::Library> library;
+  Owned<MTL::Library> library;
   if (is_metallib(code)) {
     // The default destructor makes dispatch copy the bytes.
     const dispatch_data_t data =
         dispatch_data_create(code.data(), code.size(), nullptr, DISPATCH_DATA_DESTRUCTOR_DEFAULT);
-    library = NS::TransferPtr(device.newLibrary(data, &error));
+    library = taken(device.newLibrary(data, &error));
     dispatch_release(data);
     if (!library) return driver_error(error, "newLibraryWithData", Code::kInvalidArgument);
     return library;
@@ -38,20 +38,20 @@ Result<NS::SharedPtr<MTL::Library>> load_library(MTL::Device& device, std::span<
   const std::string source(reinterpret_cast<const char*>(code.data()), code.size());
   const NS::String* const text = NS::String::string(source.c_str(), NS::UTF8StringEncoding);
   if (text == nullptr) return Error(Code::kInvalidArgument, Layer::kDevice, "the Metal source is not UTF-8");
-  library = NS::TransferPtr(device.newLibrary(text, nullptr, &error));
+  library = taken(device.newLibrary(text, nullptr, &error));
   if (!library) return driver_error(error, "newLibraryWithSource", Code::kInvalidArgument);
   return library;
 }
 
-Result<NS::SharedPtr<MTL::ComputePipelineState>> make_pipeline(MTL::Device& device, MTL::Library& library,
-                                                               const std::string& entry) {
+Result<Owned<MTL::ComputePipelineState>> make_pipeline(MTL::Device& device, MTL::Library& library,
+                                                       const std::string& entry) {
   const NS::String* const name = NS::String::string(entry.c_str(), NS::UTF8StringEncoding);
-  const auto function = NS::TransferPtr(name == nullptr ? nullptr : library.newFunction(name));
+  const auto function = taken(name == nullptr ? nullptr : library.newFunction(name));
   if (!function)
     return Error::with_text(Code::kNotFound, Layer::kDevice,
                             fmt::format("the Metal library has no kernel \"{}\"", entry));
   NS::Error* error = nullptr;
-  auto pipeline = NS::TransferPtr(device.newComputePipelineState(function.get(), &error));
+  auto pipeline = taken(device.newComputePipelineState(function.get(), &error));
   if (!pipeline) return driver_error(error, "newComputePipelineState");
   return pipeline;
 }
@@ -62,7 +62,7 @@ Result<Kernel> MetalKernelBody::load(std::shared_ptr<MetalDevice> device, const 
                  "METAL kernels come from Metal source or a metallib: set KernelSource::code and entry");
   const AutoreleaseScope scope;
   BERTH_TRY_ASSIGN(const auto library, load_library(device->native_device(), source.code));
-  BERTH_TRY_ASSIGN(auto pipeline, make_pipeline(device->native_device(), *library.get(), std::string(source.entry)));
+  BERTH_TRY_ASSIGN(auto pipeline, make_pipeline(device->native_device(), *library, std::string(source.entry)));
   return Kernel(new MetalKernelBody(std::move(device), std::move(pipeline)));
 }
 

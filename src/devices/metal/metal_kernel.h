@@ -12,9 +12,9 @@
 namespace berth::metal {
 
 // Requires of both: inside an AutoreleaseScope.
-Result<NS::SharedPtr<MTL::Library>> load_library(MTL::Device& device, std::span<const std::byte> code);
-Result<NS::SharedPtr<MTL::ComputePipelineState>> make_pipeline(MTL::Device& device, MTL::Library& library,
-                                                               const std::string& entry);
+Result<Owned<MTL::Library>> load_library(MTL::Device& device, std::span<const std::byte> code);
+Result<Owned<MTL::ComputePipelineState>> make_pipeline(MTL::Device& device, MTL::Library& library,
+                                                       const std::string& entry);
 
 class MetalKernelBody final : public KernelBody {
  public:
@@ -31,13 +31,13 @@ class MetalKernelBody final : public KernelBody {
               std::span<const std::byte> constants) const;
 
  private:
-  MetalKernelBody(std::shared_ptr<MetalDevice> device, NS::SharedPtr<MTL::ComputePipelineState> pipeline)
+  MetalKernelBody(std::shared_ptr<MetalDevice> device, Owned<MTL::ComputePipelineState> pipeline)
       : device_(std::move(device)), pipeline_(std::move(pipeline)) {
     most_threads_ = pipeline_->maxTotalThreadsPerThreadgroup();
   }
 
   std::shared_ptr<MetalDevice> device_;
-  NS::SharedPtr<MTL::ComputePipelineState> pipeline_;
+  Owned<MTL::ComputePipelineState> pipeline_;
   std::size_t most_threads_;
 };
 

@@ -1,5 +1,6 @@
 #include "devices/metal/metal_queue.h"
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 
@@ -33,7 +34,35 @@ MetalQueue::Lines& MetalQueue::lines() {
   return *all;
 }
 
-// --- Progress ---
+// --- Outcomes and progress ---
+
+bool MetalQueue::Outcome::is_over() {
+  const std::lock_guard lock(mutex_);
+  if (over_) return true;
+  for (const auto& wait : waits_)
+    if (!wait->is_over()) return false;
+  const auto status = commands_ ? commands_->status() : MTL::CommandBufferStatusCompleted;
+  if (status < MTL::CommandBufferStatusCompleted) return false;
+  over_ = true;
+  if (status == MTL::CommandBufferStatusError) error_ = execution_error(*commands_);
+  for (const auto& wait : waits_)
+    if (!error_) error_ = wait->error();
+  waits_.clear();
+  commands_ = {};
+  return true;
+}
+
+void MetalQueue::Outcome::wait() {
+  std::vector<std::shared_ptr<Outcome>> waits;
+  Owned<MTL::CommandBuffer> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    waits = waits_;
+    commands = commands_;
+  }
+  for (const auto& before : waits) before->wait();
+  if (commands) commands->waitUntilCompleted();
+}
 
 bool MetalQueue::Progress::idle() {
   const std::lock_guard lock(mutex);
@@ -52,22 +81,15 @@ void MetalQueue::Progress::break_off(const Error& why) {
   if (event->signaledValue() < last) event->setSignaledValue(last);
 }
 
-void MetalQueue::Progress::check_off(std::uint64_t value, const MTL::CommandBuffer& commands) {
+void MetalQueue::Progress::settle() {
   const std::lock_guard lock(mutex);
-  for (Flight& flight : flights) {
-    if (flight.value != value) continue;
-    if (flight.over) return;
-    flight.over = true;
-    if (commands.status() == MTL::CommandBufferStatusError) flight.error = execution_error(commands);
-    break;
-  }
-  settle();
+  settle_locked();
 }
 
-void MetalQueue::Progress::settle() {
-  while (!flights.empty() && flights.front().over) {
+void MetalQueue::Progress::settle_locked() {
+  while (!flights.empty() && flights.front().outcome->is_over()) {
     Flight& flight = flights.front();
-    if (flight.error) break_off(*flight.error);
+    if (flight.outcome->error()) break_off(*flight.outcome->error());
     deliver(staging, flight.held, !error);
     if (!error) reached.store(flight.value, std::memory_order_release);
     flights.pop_front();
@@ -78,14 +100,12 @@ void MetalQueue::deliver(StagingPool& pool, Held& held, bool arrived) noexcept {
   if (arrived)
     for (const Arrival& arrival : held.arrivals) std::memcpy(arrival.to, arrival.from, arrival.bytes);
   for (const StagingPiece& piece : held.pieces) pool.give(piece);
-  held.arrivals.clear();
-  held.pieces.clear();
+  held = {};
 }
 
 // --- The queue ---
 
-MetalQueue::MetalQueue(MetalDevice& device, NS::SharedPtr<MTL::CommandQueue> queue,
-                       NS::SharedPtr<MTL::SharedEvent> event)
+MetalQueue::MetalQueue(MetalDevice& device, Owned<MTL::CommandQueue> queue, Owned<MTL::SharedEvent> event)
     : Queue(device), metal_(device), queue_(std::move(queue)), progress_(std::make_shared<Progress>(device.staging())) {
   progress_->event = std::move(event);
   // A new queue on an old line counts on from where that stood.
@@ -96,9 +116,9 @@ MetalQueue::MetalQueue(MetalDevice& device, NS::SharedPtr<MTL::CommandQueue> que
 }
 
 Result<std::unique_ptr<Queue>> MetalQueue::make(MetalDevice& device) {
-  auto queue = NS::TransferPtr(device.native_device().newCommandQueue());
+  auto queue = taken(device.native_device().newCommandQueue());
   if (!queue) return driver_error(nullptr, "newCommandQueue");
-  auto event = NS::TransferPtr(device.native_device().newSharedEvent());
+  auto event = taken(device.native_device().newSharedEvent());
   if (!event) return driver_error(nullptr, "newSharedEvent");
   if (const MTL::ResidencySet* set = device.residency_set()) queue->addResidencySet(set);
   return std::unique_ptr<Queue>(new MetalQueue(device, std::move(queue), std::move(event)));
@@ -114,7 +134,7 @@ MetalQueue::~MetalQueue() {
   }
   // What was recorded and never submitted does not run.
   end_encoding();
-  commands_.reset();
+  commands_ = {};
   deliver(metal_.staging(), held_, false);
   const std::lock_guard lock(progress_->mutex);
   for (Flight& flight : progress_->flights) deliver(metal_.staging(), flight.held, false);
@@ -130,7 +150,7 @@ Result<MTL::CommandBuffer*> MetalQueue::commands() {
   if (!commands_) {
     BERTH_TRY(check_whole());
     const AutoreleaseScope scope;
-    commands_ = NS::RetainPtr(queue_->commandBuffer());
+    commands_ = kept(queue_->commandBuffer());
     if (!commands_) return driver_error(nullptr, "commandBuffer", Code::kDriver, Layer::kQueue);
   }
   return commands_.get();
@@ -139,8 +159,8 @@ Result<MTL::CommandBuffer*> MetalQueue::commands() {
 void MetalQueue::end_encoding() noexcept {
   if (blit_) blit_->endEncoding();
   if (compute_) compute_->endEncoding();
-  blit_.reset();
-  compute_.reset();
+  blit_ = {};
+  compute_ = {};
 }
 
 Result<MTL::BlitCommandEncoder*> MetalQueue::blit() {
@@ -148,7 +168,7 @@ Result<MTL::BlitCommandEncoder*> MetalQueue::blit() {
     BERTH_TRY_ASSIGN(MTL::CommandBuffer* const into, commands());
     end_encoding();
     const AutoreleaseScope scope;
-    blit_ = NS::RetainPtr(into->blitCommandEncoder());
+    blit_ = kept(into->blitCommandEncoder());
     if (!blit_) return driver_error(nullptr, "blitCommandEncoder", Code::kDriver, Layer::kQueue);
   }
   return blit_.get();
@@ -159,7 +179,7 @@ Result<MTL::ComputeCommandEncoder*> MetalQueue::compute() {
     BERTH_TRY_ASSIGN(MTL::CommandBuffer* const into, commands());
     end_encoding();
     const AutoreleaseScope scope;
-    compute_ = NS::RetainPtr(into->computeCommandEncoder());
+    compute_ = kept(into->computeCommandEncoder());
     if (!compute_) return driver_error(nullptr, "computeCommandEncoder", Code::kDriver, Layer::kQueue);
   }
   return compute_.get();
@@ -189,16 +209,17 @@ Result<void> MetalQueue::flush() {
   end_encoding();
   // Staging and fresh blocks must be resident before the work is committed, as in submit().
   if (Residency* set = metal_.residency()) BERTH_TRY(set->commit());
-  const auto commands = std::exchange(commands_, {});
+  auto commands = std::exchange(commands_, {});
   commands->commit();
-  commands->waitUntilCompleted();
-  const bool failed = commands->status() == MTL::CommandBufferStatusError;
-  deliver(metal_.staging(), held_, !failed);
-  if (!failed) return {};
-  const Error error = execution_error(*commands.get());
+  Outcome outcome(std::move(commands), std::move(held_.waits));
+  outcome.wait();
+  static_cast<void>(outcome.is_over());
+  const std::optional<Error>& error = outcome.error();
+  deliver(metal_.staging(), held_, !error);
+  if (!error) return {};
   const std::lock_guard lock(progress_->mutex);
-  progress_->break_off(error);
-  return error;
+  progress_->break_off(*error);
+  return *error;
 }
 
 // --- Bytes ---
@@ -397,9 +418,18 @@ Result<void> MetalQueue::do_wait_for(Timepoint moment) {
   // Another kind of queue: the host waits. So it does for what has failed or was not submitted, which is an error.
   if (other == nullptr || other->submitted.load(std::memory_order_acquire) < moment.value() || other->broken_by())
     return Queue::do_wait_for(moment);
+  std::shared_ptr<Outcome> outcome;
+  {
+    const std::lock_guard lock(other->mutex);
+    const auto flight = std::find_if(other->flights.begin(), other->flights.end(),
+                                     [&](const Flight& one) { return one.value >= moment.value(); });
+    if (flight == other->flights.end()) return {};  // reached in between
+    outcome = flight->outcome;
+  }
   BERTH_TRY_ASSIGN(MTL::CommandBuffer* const into, commands());
   end_encoding();
   into->encodeWait(other->event.get(), moment.value());
+  held_.waits.push_back(std::move(outcome));
   return {};
 }
 
@@ -410,39 +440,45 @@ Result<void> MetalQueue::do_submit(std::uint64_t value) {
   if (commands) {
     commands->encodeSignalEvent(progress_->event.get(), value);
     const AutoreleaseScope scope;
-    commands->addCompletedHandler(
-        [progress = progress_, value](MTL::CommandBuffer* done) { progress->check_off(value, *done); });
+    commands->addCompletedHandler([progress = progress_](MTL::CommandBuffer*) { progress->settle(); });
   }
   {
     const std::lock_guard lock(progress_->mutex);
     progress_->submitted.store(value, std::memory_order_release);
-    progress_->flights.push_back({value, commands, std::exchange(held_, {}), !commands, std::nullopt});
-    progress_->settle();
+    Held held = std::exchange(held_, {});
+    // What comes after failed work of the same queue has failed with it.
+    if (!progress_->flights.empty()) held.waits.push_back(progress_->flights.back().outcome);
+    auto outcome = std::make_shared<Outcome>(commands, std::move(held.waits));
+    progress_->flights.push_back({value, std::move(outcome), std::move(held)});
+    // Nothing for the GPU to do: over already.
+    if (!commands) progress_->settle_locked();
   }
   if (commands) commands->commit();
   return {};
 }
 
 Result<void> MetalQueue::do_wait(std::uint64_t value) {
-  if (progress_->reached.load(std::memory_order_acquire) >= value) return {};
   // The oldest first: handlers need not have run in order, or at all, when the GPU is done.
   while (progress_->reached.load(std::memory_order_acquire) < value) {
-    NS::SharedPtr<MTL::CommandBuffer> commands;
-    std::uint64_t oldest = 0;
+    std::shared_ptr<Outcome> oldest;
     {
       const std::lock_guard lock(progress_->mutex);
       if (progress_->flights.empty() || progress_->flights.front().value > value) break;
-      commands = progress_->flights.front().commands;
-      oldest = progress_->flights.front().value;
+      oldest = progress_->flights.front().outcome;
     }
-    commands->waitUntilCompleted();
-    progress_->check_off(oldest, *commands.get());
+    oldest->wait();
+    progress_->settle();
   }
   if (progress_->reached.load(std::memory_order_acquire) >= value) return {};
   return check_whole();
 }
 
 std::uint64_t MetalQueue::poll() noexcept {
+  try {
+    progress_->settle();
+  } catch (...) {
+    // Nothing was found out: ask again later.
+  }
   return progress_->reached.load(std::memory_order_acquire);
 }
 

@@ -49,33 +49,49 @@ class MetalQueue final : public Queue {
     std::byte* to;
     std::size_t bytes;
   };
+  // How the work of a moment ended: well, if its commands and everything it waited for did. A queue that waits on the
+  // GPU for one that fails must not seem to have succeeded. Any thread may ask.
+  class Outcome {
+   public:
+    Outcome(Owned<MTL::CommandBuffer> commands, std::vector<std::shared_ptr<Outcome>> waits)
+        : commands_(std::move(commands)), waits_(std::move(waits)) {}
+    bool is_over();
+    void wait();
+    // Requires: is_over().
+    const std::optional<Error>& error() const noexcept { return error_; }
+
+   private:
+    std::mutex mutex_;                    // guards what follows; taken from a moment to those before it, never back
+    Owned<MTL::CommandBuffer> commands_;  // null where the host did all of it
+    std::vector<std::shared_ptr<Outcome>> waits_;
+    bool over_ = false;
+    std::optional<Error> error_;
+  };
   // What recorded work holds until it is done.
   struct Held {
     std::vector<StagingPiece> pieces;
     std::vector<Arrival> arrivals;
+    std::vector<std::shared_ptr<Outcome>> waits;
   };
   // A moment on its way.
   struct Flight {
     std::uint64_t value;
-    NS::SharedPtr<MTL::CommandBuffer> commands;  // null where the host did all of it
+    std::shared_ptr<Outcome> outcome;
     Held held;
-    bool over;
-    std::optional<Error> error;
   };
   // How far the queue has come. Completion handlers share it, so that one that runs late finds it.
   struct Progress {
     explicit Progress(StagingPool& pool) : staging(pool) {}
 
     bool idle();
-    // The work of this moment is over: called by its completion handler and by whoever waited, the first counts.
-    void check_off(std::uint64_t value, const MTL::CommandBuffer& commands);
-    // Delivers what the flights at the front brought. Requires: the lock is held.
+    // Delivers what the flights at the front brought, as far as they are over.
     void settle();
-    void break_off(const Error& why);  // likewise
+    void settle_locked();
+    void break_off(const Error& why);  // requires: the lock is held
     std::optional<Error> broken_by();
 
     StagingPool& staging;
-    NS::SharedPtr<MTL::SharedEvent> event;
+    Owned<MTL::SharedEvent> event;
     std::atomic<std::uint64_t> reached{0};
     std::atomic<std::uint64_t> submitted{0};
     std::mutex mutex;  // guards what follows
@@ -87,7 +103,7 @@ class MetalQueue final : public Queue {
   struct Lines;
   static Lines& lines();
 
-  MetalQueue(MetalDevice& device, NS::SharedPtr<MTL::CommandQueue> queue, NS::SharedPtr<MTL::SharedEvent> event);
+  MetalQueue(MetalDevice& device, Owned<MTL::CommandQueue> queue, Owned<MTL::SharedEvent> event);
 
   Result<void> check_whole();
   Result<MTL::CommandBuffer*> commands();
@@ -113,12 +129,12 @@ class MetalQueue final : public Queue {
   static void deliver(StagingPool& pool, Held& held, bool arrived) noexcept;
 
   MetalDevice& metal_;
-  const NS::SharedPtr<MTL::CommandQueue> queue_;
+  const Owned<MTL::CommandQueue> queue_;
   const std::shared_ptr<Progress> progress_;
   // Guarded by the base's lock.
-  NS::SharedPtr<MTL::CommandBuffer> commands_;
-  NS::SharedPtr<MTL::BlitCommandEncoder> blit_;  // at most one of the two is there
-  NS::SharedPtr<MTL::ComputeCommandEncoder> compute_;
+  Owned<MTL::CommandBuffer> commands_;
+  Owned<MTL::BlitCommandEncoder> blit_;  // at most one of the two is there
+  Owned<MTL::ComputeCommandEncoder> compute_;
   Held held_;
 };
 
