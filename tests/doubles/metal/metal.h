@@ -138,7 +138,9 @@ struct Encoder : Body {
   std::string label;
 };
 
-// The device an object belongs to.
+Encoder* new_blit_encoder();
+Encoder* new_compute_encoder();
+
 Object* device_of(const CommandBuffer& commands);
 
 // Whether a command may still be added by this encoder; a violation if not.
@@ -158,6 +160,11 @@ void demand_signal(State& state, Object* event, std::uint64_t value);
 // Waits until the event has the value, the device is lost, or the time is over. False if it has it not.
 bool await(State& state, Lock& lock, Object* event, std::uint64_t value,
            std::optional<std::chrono::system_clock::time_point> until);
+// Starts the thread of a line, unless it runs already.
 void start(const std::shared_ptr<Line>& line);
+
+// How long committed work waits for somebody to ask for it. Nothing depends on the figure: it only has to end, because
+// a program may wait by other means, such as its own completion handler.
+inline constexpr std::chrono::milliseconds kPause{30};
 
 }  // namespace metal_double

@@ -187,7 +187,8 @@ DOUBLE_EXPORT metal_double::Implementation metal_double_method(metal_double::Obj
   if (static_cast<void*>(type) == static_cast<void*>(&__CFConstantStringClassReference)) {
     type = tables().constant_string;
   } else if (!type->is_meta && !is_alive(receiver)) {
-    violation("use after release: " + describe(receiver) + " was sent " + selector->name);
+    violation((selector->name == "release" ? "over-release: " : "use after release: ") + describe(receiver) +
+              " was sent " + selector->name + " after its last reference went");
     return reinterpret_cast<Implementation>(&give_zero);
   } else if (type->is_meta && reinterpret_cast<Type*>(receiver)->needs_residency && !has_residency_sets()) {
     // The class of a newer OS. Its pointer would be nil there.

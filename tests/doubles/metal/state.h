@@ -34,6 +34,8 @@ struct State {
   std::set<Line*> lines;                     // of every queue
   std::map<int, Object*> devices;            // not held
   std::size_t bytes = 0;                     // in buffers
+  std::size_t resident_bytes = 0;            // in committed sets
+  std::size_t running = 0;                   // command buffers committed and not over
   std::vector<std::pair<Object*, std::uint64_t>> awaited;  // events and values that somebody waits for now
 };
 
