@@ -63,12 +63,18 @@ Object* label(Object* self, Selector) {
   const std::string text = body<Encoder>(self).label;
   return text.empty() ? nullptr : autorelease(make_string(text));
 }
-void set_label(Object* self, Selector, Object* text) { body<Encoder>(self).label = text_of(text); }
-Object* device(Object* self, Selector) { return device_of(commands_of(self)); }
+void set_label(Object* self, Selector, Object* text) {
+  body<Encoder>(self).label = text_of(text);
+}
+Object* device(Object* self, Selector) {
+  return device_of(commands_of(self));
+}
 
 }  // namespace
 
-Encoder* new_blit_encoder() { return new Encoder; }
+Encoder* new_blit_encoder() {
+  return new Encoder;
+}
 
 void add_blit_types() {
   make_type("MTLBlitCommandEncoder")

@@ -4,7 +4,9 @@
 namespace metal_double {
 namespace {
 
-bool is_committed(const CommandBuffer& commands) { return commands.status >= kCommitted; }
+bool is_committed(const CommandBuffer& commands) {
+  return commands.status >= kCommitted;
+}
 
 Status status_now(const CommandBuffer& commands) {
   State& state = State::get();
@@ -124,8 +126,12 @@ void wait_for(Object* self, Selector selector, bool completed) {
   state.changed.wait(lock, [&] { return completed ? commands.finished : commands.status >= kScheduled; });
 }
 
-void wait_completed(Object* self, Selector selector) { wait_for(self, selector, true); }
-void wait_scheduled(Object* self, Selector selector) { wait_for(self, selector, false); }
+void wait_completed(Object* self, Selector selector) {
+  wait_for(self, selector, true);
+}
+void wait_scheduled(Object* self, Selector selector) {
+  wait_for(self, selector, false);
+}
 
 std::uintptr_t status(Object* self, Selector) {
   auto& commands = body<CommandBuffer>(self);
@@ -225,15 +231,25 @@ Object* typed_compute_encoder(Object* self, Selector selector, std::uintptr_t) {
   return compute_encoder(self, selector);
 }
 
-Object* queue_of(Object* self, Selector) { return body<CommandBuffer>(self).queue.get(); }
-Object* device(Object* self, Selector) { return device_of(body<CommandBuffer>(self)); }
-bool retains(Object* self, Selector) { return body<CommandBuffer>(self).retains; }
+Object* queue_of(Object* self, Selector) {
+  return body<CommandBuffer>(self).queue.get();
+}
+Object* device(Object* self, Selector) {
+  return device_of(body<CommandBuffer>(self));
+}
+bool retains(Object* self, Selector) {
+  return body<CommandBuffer>(self).retains;
+}
 Object* label(Object* self, Selector) {
   const std::string text = body<CommandBuffer>(self).label;
   return text.empty() ? nullptr : autorelease(make_string(text));
 }
-void set_label(Object* self, Selector, Object* text) { body<CommandBuffer>(self).label = text_of(text); }
-double no_time(Object*, Selector) { return 0; }
+void set_label(Object* self, Selector, Object* text) {
+  body<CommandBuffer>(self).label = text_of(text);
+}
+double no_time(Object*, Selector) {
+  return 0;
+}
 
 }  // namespace
 
@@ -262,7 +278,9 @@ CommandBuffer::~CommandBuffer() {
   state.changed.notify_all();
 }
 
-Object* device_of(const CommandBuffer& commands) { return body<Queue>(commands.queue.get()).device.get(); }
+Object* device_of(const CommandBuffer& commands) {
+  return body<Queue>(commands.queue.get()).device.get();
+}
 
 void add_command_buffer_types() {
   make_type("MTLCommandBuffer")

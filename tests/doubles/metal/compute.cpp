@@ -89,7 +89,9 @@ void use_resources(Object* self, Selector selector, Object* const* buffers, std:
   for (std::uintptr_t i = 0; i < count; ++i) use_resource(self, selector, buffers[i], usage);
 }
 
-void barrier(Object* self, Selector selector, std::uintptr_t) { static_cast<void>(may_encode(self, selector)); }
+void barrier(Object* self, Selector selector, std::uintptr_t) {
+  static_cast<void>(may_encode(self, selector));
+}
 void barrier_of(Object* self, Selector selector, Object* const*, std::uintptr_t) {
   static_cast<void>(may_encode(self, selector));
 }
@@ -147,17 +149,25 @@ void dispatch_groups(Object* self, Selector selector, Size groups, Size group) {
   dispatch(self, selector, all, one);
 }
 
-std::uintptr_t dispatch_type(Object*, Selector) { return 0; }
+std::uintptr_t dispatch_type(Object*, Selector) {
+  return 0;
+}
 Object* label(Object* self, Selector) {
   const std::string text = body<Encoder>(self).label;
   return text.empty() ? nullptr : autorelease(make_string(text));
 }
-void set_label(Object* self, Selector, Object* text) { body<Encoder>(self).label = text_of(text); }
-Object* device(Object* self, Selector) { return device_of(commands_of(self)); }
+void set_label(Object* self, Selector, Object* text) {
+  body<Encoder>(self).label = text_of(text);
+}
+Object* device(Object* self, Selector) {
+  return device_of(commands_of(self));
+}
 
 }  // namespace
 
-Encoder* new_compute_encoder() { return new ComputeEncoder; }
+Encoder* new_compute_encoder() {
+  return new ComputeEncoder;
+}
 
 void add_compute_types() {
   make_type("MTLComputeCommandEncoder")

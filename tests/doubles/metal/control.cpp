@@ -61,7 +61,9 @@ int reset(const MetalDoubleOptions* options) {
   return 1;
 }
 
-void fail(const char* name, std::uint64_t nth) { tell_to_fail(name, nth); }
+void fail(const char* name, std::uint64_t nth) {
+  tell_to_fail(name, nth);
+}
 
 void fail_execution(std::uint64_t nth, unsigned code) {
   State& state = State::get();
@@ -147,11 +149,15 @@ void drain() {
 }  // namespace metal_double
 
 extern "C" __attribute__((visibility("default"))) const MetalDoubleControl metal_double_control = {
-    &metal_double::reset,           &metal_double::fail,           &metal_double::fail_execution,
-    &metal_double::stop_failing,    &metal_double::lose_device,    &metal_double::creation_count,
-    &metal_double::messages,        &metal_double::nil_message_count, &metal_double::clear_messages,
-    &metal_double::violation_count, &metal_double::violation_text, &metal_double::clear_violations,
-    &metal_double::live_objects,    &metal_double::live_report,    &metal_double::live_bytes,
-    &metal_double::resident_bytes,  &metal_double::register_kernel, &metal_double::set_pace,
-    &metal_double::set_residency,   &metal_double::keep_resident,  &metal_double::drain,
+    &metal_double::reset,           &metal_double::fail,
+    &metal_double::fail_execution,  &metal_double::stop_failing,
+    &metal_double::lose_device,     &metal_double::creation_count,
+    &metal_double::messages,        &metal_double::nil_message_count,
+    &metal_double::clear_messages,  &metal_double::violation_count,
+    &metal_double::violation_text,  &metal_double::clear_violations,
+    &metal_double::live_objects,    &metal_double::live_report,
+    &metal_double::live_bytes,      &metal_double::resident_bytes,
+    &metal_double::register_kernel, &metal_double::set_pace,
+    &metal_double::set_residency,   &metal_double::keep_resident,
+    &metal_double::drain,
 };

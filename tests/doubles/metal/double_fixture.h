@@ -33,6 +33,7 @@ class Pool {
 class MetalDouble : public MetalDoubleTest {
  protected:
   explicit MetalDouble(const MetalDoubleOptions& options = {}) : MetalDoubleTest(options) {
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // queues have threads
     device_ = MTL::CreateSystemDefaultDevice();
     queue_ = device_->newCommandQueue();
   }
@@ -76,7 +77,9 @@ class MetalDouble : public MetalDoubleTest {
 
   MTL::ResidencySet* residency_set() {
     const Pool pool;
-    MTL::ResidencySetDescriptor* descriptor = MTL::ResidencySetDescriptor::alloc()->init();
+    MTL::ResidencySetDescriptor* descriptor = MTL::ResidencySetDescriptor::alloc();
+    if (descriptor != nullptr) descriptor = descriptor->init();
+    if (descriptor == nullptr) return nullptr;
     NS::Error* error = nullptr;
     MTL::ResidencySet* set = device_->newResidencySet(descriptor, &error);
     descriptor->release();

@@ -16,7 +16,9 @@ bool may_encode(Object* encoder, Selector selector) {
   return false;
 }
 
-CommandBuffer& commands_of(Object* encoder) { return body<CommandBuffer>(body<Encoder>(encoder).commands.get()); }
+CommandBuffer& commands_of(Object* encoder) {
+  return body<CommandBuffer>(body<Encoder>(encoder).commands.get());
+}
 
 void end_encoding(Object* encoder, Selector selector) {
   if (!may_encode(encoder, selector)) return;

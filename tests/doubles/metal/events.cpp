@@ -14,14 +14,22 @@ Object* new_event(Object* device, const char* type_name, bool shared) {
   return event->self;
 }
 
-Object* plain(Object* self, Selector) { return new_event(self, "MTLEvent", false); }
-Object* shared(Object* self, Selector) { return new_event(self, "MTLSharedEvent", true); }
-Object* device(Object* self, Selector) { return body<Event>(self).device.get(); }
+Object* plain(Object* self, Selector) {
+  return new_event(self, "MTLEvent", false);
+}
+Object* shared(Object* self, Selector) {
+  return new_event(self, "MTLSharedEvent", true);
+}
+Object* device(Object* self, Selector) {
+  return body<Event>(self).device.get();
+}
 Object* label(Object* self, Selector) {
   const std::string text = body<Event>(self).label;
   return text.empty() ? nullptr : autorelease(make_string(text));
 }
-void set_label(Object* self, Selector, Object* text) { body<Event>(self).label = text_of(text); }
+void set_label(Object* self, Selector, Object* text) {
+  body<Event>(self).label = text_of(text);
+}
 
 std::uint64_t value(Object* self, Selector) {
   auto& event = body<Event>(self);
@@ -32,7 +40,9 @@ std::uint64_t value(Object* self, Selector) {
   return event.value;
 }
 
-void set_value(Object* self, Selector, std::uint64_t to) { signal(body<Event>(self), to); }
+void set_value(Object* self, Selector, std::uint64_t to) {
+  signal(body<Event>(self), to);
+}
 
 bool wait_value(Object* self, Selector, std::uint64_t to, std::uint64_t milliseconds) {
   constexpr std::uint64_t kForEver = std::uint64_t{1} << 40;
@@ -66,7 +76,9 @@ void notify_listener(Object* self, Selector, Object* listener, std::uint64_t at,
   hand_over(self, std::move(callback), reached);
 }
 
-Object* listener_alloc(Object*, Selector) { return create("MTLSharedEventListener", new Body); }
+Object* listener_alloc(Object*, Selector) {
+  return create("MTLSharedEventListener", new Body);
+}
 Object* listener_init(Object* self, Selector, Object* queue) {
   if (expect(queue, "OS_dispatch_queue", "a listener's queue")) return self;
   release(self);

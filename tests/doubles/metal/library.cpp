@@ -56,7 +56,9 @@ std::string code_of(const std::string& source) {
   return code;
 }
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
 
 std::string place_in(const std::string& code, std::size_t at) {
   std::size_t line = 1;
@@ -134,8 +136,8 @@ Object* from_bytes(Object* self, std::string_view bytes, Object** error) {
   std::set<std::string> names;
   for (std::size_t at = bytes.find("NAME"); at != std::string_view::npos; at = bytes.find("NAME", at + 4)) {
     if (at + 6 > bytes.size()) break;
-    const std::size_t length = static_cast<unsigned char>(bytes[at + 4]) +
-                               std::size_t{256} * static_cast<unsigned char>(bytes[at + 5]);
+    const std::size_t length =
+        static_cast<unsigned char>(bytes[at + 4]) + std::size_t{256} * static_cast<unsigned char>(bytes[at + 5]);
     if (length < 2 || length > bytes.size() - at - 6) continue;
     const std::string_view name = bytes.substr(at + 6, length - 1);
     if (bytes[at + 6 + length - 1] == '\0') names.emplace(name);
@@ -154,8 +156,12 @@ Object* from_path(Object* self, const std::string& path, Object** error) {
   return from_bytes(self, bytes, error);
 }
 
-Object* from_url(Object* self, Selector, Object* url, Object** error) { return from_path(self, path_of(url), error); }
-Object* from_file(Object* self, Selector, Object* path, Object** error) { return from_path(self, text_of(path), error); }
+Object* from_url(Object* self, Selector, Object* url, Object** error) {
+  return from_path(self, path_of(url), error);
+}
+Object* from_file(Object* self, Selector, Object* path, Object** error) {
+  return from_path(self, text_of(path), error);
+}
 
 Object* new_function(Object* self, Selector, Object* name) {
   auto& library = body<Library>(self);
@@ -178,15 +184,25 @@ Object* function_names(Object* self, Selector) {
   return autorelease(array);
 }
 
-Object* library_device(Object* self, Selector) { return body<Library>(self).device.get(); }
+Object* library_device(Object* self, Selector) {
+  return body<Library>(self).device.get();
+}
 Object* library_label(Object* self, Selector) {
   const std::string text = body<Library>(self).label;
   return text.empty() ? nullptr : autorelease(make_string(text));
 }
-void set_library_label(Object* self, Selector, Object* text) { body<Library>(self).label = text_of(text); }
-Object* function_name(Object* self, Selector) { return body<Function>(self).name.get(); }
-Object* function_device(Object* self, Selector) { return body<Function>(self).device.get(); }
-std::uintptr_t function_type(Object*, Selector) { return 3; }
+void set_library_label(Object* self, Selector, Object* text) {
+  body<Library>(self).label = text_of(text);
+}
+Object* function_name(Object* self, Selector) {
+  return body<Function>(self).name.get();
+}
+Object* function_device(Object* self, Selector) {
+  return body<Function>(self).device.get();
+}
+std::uintptr_t function_type(Object*, Selector) {
+  return 3;
+}
 
 Object* new_pipeline(Object* self, Selector, Object* function, Object** error) {
   if (!expect(function, "MTLFunction", "a pipeline's function")) {
@@ -213,12 +229,22 @@ Object* new_pipeline(Object* self, Selector, Object* function, Object** error) {
   return create("MTLComputePipelineState", pipeline);
 }
 
-Object* pipeline_device(Object* self, Selector) { return body<Pipeline>(self).device.get(); }
-std::uintptr_t most_threads(Object*, Selector) { return kMostThreads; }
-std::uintptr_t width(Object*, Selector) { return 32; }
-std::uintptr_t no_memory(Object*, Selector) { return 0; }
+Object* pipeline_device(Object* self, Selector) {
+  return body<Pipeline>(self).device.get();
+}
+std::uintptr_t most_threads(Object*, Selector) {
+  return kMostThreads;
+}
+std::uintptr_t width(Object*, Selector) {
+  return 32;
+}
+std::uintptr_t no_memory(Object*, Selector) {
+  return 0;
+}
 
-Object* options_alloc(Object*, Selector) { return create("MTLCompileOptions", new CompileOptions); }
+Object* options_alloc(Object*, Selector) {
+  return create("MTLCompileOptions", new CompileOptions);
+}
 void set_option(Object*, Selector, std::uintptr_t) {}
 
 }  // namespace
@@ -236,10 +262,7 @@ void add_library_types() {
       .on("device", &library_device)
       .on("label", &library_label)
       .on("setLabel:", &set_library_label);
-  make_type("MTLFunction")
-      .on("name", &function_name)
-      .on("device", &function_device)
-      .on("functionType", &function_type);
+  make_type("MTLFunction").on("name", &function_name).on("device", &function_device).on("functionType", &function_type);
   make_type("MTLComputePipelineState")
       .on("device", &pipeline_device)
       .on("maxTotalThreadsPerThreadgroup", &most_threads)

@@ -39,7 +39,7 @@ struct Buffer : Body {
   std::size_t length = 0;
   std::uintptr_t storage = 0;  // shared 0, managed 1, private 2
   std::uintptr_t options = 0;
-  Piece piece;                  // none when the memory is the program's own
+  Piece piece;  // none when the memory is the program's own
   unsigned char* host = nullptr;
   unsigned char* gpu = nullptr;
   Callback deallocator;

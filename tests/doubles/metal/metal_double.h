@@ -36,11 +36,11 @@ struct MetalDoubleOptions {
   std::size_t max_buffer_bytes = std::size_t{2} << 30;
   std::size_t working_set_bytes = std::size_t{3} << 30;
   int unified_memory = 1;
-  int private_memory = 1;   // 0: every private buffer is refused with nil
-  int residency_sets = 1;   // 0: an OS without them, neither class nor selectors
+  int private_memory = 1;  // 0: every private buffer is refused with nil
+  int residency_sets = 1;  // 0: an OS without them, neither class nor selectors
   int residency = kMetalResidencySets;
   int pace = kMetalLate;
-  int abort_on_violation = 0;  // 1: the first violation is printed and ends the process
+  int abort_on_violation = 0;    // 1: the first violation is printed and ends the process
   unsigned char fresh_byte = 0;  // what new buffers hold; Metal clears them
 };
 

@@ -12,7 +12,9 @@
 
 namespace berth::metal_test {
 
-inline const MetalDoubleControl& metal_double() { return metal_double_control; }
+inline const MetalDoubleControl& metal_double() {
+  return metal_double_control;
+}
 
 // The violations of a kind, such as "over-release", or all.
 inline std::vector<std::string> metal_violations(std::string_view kind = "") {

@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::uint64_t kOwned = 1;
 constexpr std::uint64_t kHeld = std::uint64_t{1} << 32;
-constexpr std::uint64_t owned(std::uint64_t references) { return references & (kHeld - 1); }
+constexpr std::uint64_t owned(std::uint64_t references) {
+  return references & (kHeld - 1);
+}
 
 bool is_constant(const Object* object) {
   return static_cast<const void*>(object->type) == static_cast<const void*>(&__CFConstantStringClassReference);
@@ -101,7 +103,9 @@ void pool_drain(Object* self, Selector) {
   release(self);
 }
 
-void pool_add(Object* self, Selector, Object* object) { body<PoolBody>(self).pool.objects.push_back(object); }
+void pool_add(Object* self, Selector, Object* object) {
+  body<PoolBody>(self).pool.objects.push_back(object);
+}
 
 Object* pool_alloc(Object*, Selector) {
   auto* made = new PoolBody;
@@ -129,9 +133,13 @@ Object* create(Type* type, Body* body) {
   return object;
 }
 
-Object* create(const char* type_name, Body* body) { return create(find_type(type_name), body); }
+Object* create(const char* type_name, Body* body) {
+  return create(find_type(type_name), body);
+}
 
-bool is_alive(const Object* object) { return is_constant(object) || object->references.load() != 0; }
+bool is_alive(const Object* object) {
+  return is_constant(object) || object->references.load() != 0;
+}
 
 std::string describe(const Object* object) {
   if (object == nullptr) return "nil";
@@ -202,7 +210,9 @@ bool expect(Object* object, const char* type_name, const char* what) {
   return false;
 }
 
-PoolScope::PoolScope() { stack().pools.push_back(new Pool); }
+PoolScope::PoolScope() {
+  stack().pools.push_back(new Pool);
+}
 
 PoolScope::~PoolScope() {
   auto& pools = stack().pools;

@@ -180,7 +180,9 @@ TEST_F(MetalObjects, GiveEveryDeviceOnceAndTheSameOneAgain) {
 TEST_F(MetalObjects, CountBlocksThatNobodyReleased) {
   int seen = 0;
   int* target = &seen;
-  void* kept = _Block_copy(reinterpret_cast<const void*>(^{ *target = 1; }));
+  void* kept = _Block_copy(reinterpret_cast<const void*>(^{
+    *target = 1;
+  }));
   EXPECT_EQ(metal_double().live_objects("Block"), 1u);
   EXPECT_THAT(metal_double().live_report(), HasSubstr("Block 1"));
   _Block_release(kept);

@@ -121,9 +121,15 @@ Object* new_queue(Object* device, std::size_t limit) {
   return create("MTLCommandQueue", queue);
 }
 
-Object* queue_plain(Object* self, Selector) { return new_queue(self, 64); }
-Object* queue_limited(Object* self, Selector, std::uintptr_t limit) { return new_queue(self, limit); }
-Object* queue_device(Object* self, Selector) { return body<Queue>(self).device.get(); }
+Object* queue_plain(Object* self, Selector) {
+  return new_queue(self, 64);
+}
+Object* queue_limited(Object* self, Selector, std::uintptr_t limit) {
+  return new_queue(self, limit);
+}
+Object* queue_device(Object* self, Selector) {
+  return body<Queue>(self).device.get();
+}
 
 // A place among the queue's command buffers, or false if none would ever come free.
 bool take_place(Object* self) {
@@ -154,8 +160,12 @@ Object* new_commands(Object* self, bool retains) {
   return autorelease(commands->self);
 }
 
-Object* retained_commands(Object* self, Selector) { return new_commands(self, true); }
-Object* unretained_commands(Object* self, Selector) { return new_commands(self, false); }
+Object* retained_commands(Object* self, Selector) {
+  return new_commands(self, true);
+}
+Object* unretained_commands(Object* self, Selector) {
+  return new_commands(self, false);
+}
 
 void add_set(Object* self, Selector, Object* set) {
   if (!expect(set, "MTLResidencySet", "a residency set")) return;
@@ -204,7 +214,9 @@ Object* queue_label(Object* self, Selector) {
   const std::string text = body<Queue>(self).label;
   return text.empty() ? nullptr : autorelease(make_string(text));
 }
-void set_queue_label(Object* self, Selector, Object* label) { body<Queue>(self).label = text_of(label); }
+void set_queue_label(Object* self, Selector, Object* label) {
+  body<Queue>(self).label = text_of(label);
+}
 
 }  // namespace
 

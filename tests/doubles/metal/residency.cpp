@@ -9,14 +9,22 @@ struct Descriptor : Body {
   std::uintptr_t capacity = 0;
 };
 
-Object* descriptor_alloc(Object*, Selector) { return create("MTLResidencySetDescriptor", new Descriptor); }
-std::uintptr_t capacity(Object* self, Selector) { return body<Descriptor>(self).capacity; }
-void set_capacity(Object* self, Selector, std::uintptr_t to) { body<Descriptor>(self).capacity = to; }
+Object* descriptor_alloc(Object*, Selector) {
+  return create("MTLResidencySetDescriptor", new Descriptor);
+}
+std::uintptr_t capacity(Object* self, Selector) {
+  return body<Descriptor>(self).capacity;
+}
+void set_capacity(Object* self, Selector, std::uintptr_t to) {
+  body<Descriptor>(self).capacity = to;
+}
 Object* descriptor_label(Object* self, Selector) {
   const std::string text = body<Descriptor>(self).label;
   return text.empty() ? nullptr : autorelease(make_string(text));
 }
-void set_descriptor_label(Object* self, Selector, Object* text) { body<Descriptor>(self).label = text_of(text); }
+void set_descriptor_label(Object* self, Selector, Object* text) {
+  body<Descriptor>(self).label = text_of(text);
+}
 
 Object* new_set(Object* self, Selector, Object* descriptor, Object** error) {
   if (!expect(descriptor, "MTLResidencySetDescriptor", "a residency set's descriptor")) {
@@ -52,7 +60,8 @@ void remove(Object* self, Selector, Object* buffer) {
       set.members.erase(found);
     }
   }
-  if (!removed) violation("argument: " + describe(buffer) + " was removed from " + describe(self) + ", which has it not");
+  if (!removed)
+    violation("argument: " + describe(buffer) + " was removed from " + describe(self) + ", which has it not");
 }
 
 void add_all(Object* self, Selector selector, Object* const* buffers, std::uintptr_t count) {
@@ -70,7 +79,9 @@ void clear(Object* self, Selector) {
   removed.swap(body<ResidencySet>(self).members);
 }
 
-std::size_t bytes_of(const Buffer& buffer) { return buffer.piece.bytes != 0 ? buffer.piece.bytes : buffer.length; }
+std::size_t bytes_of(const Buffer& buffer) {
+  return buffer.piece.bytes != 0 ? buffer.piece.bytes : buffer.length;
+}
 
 // Requires: the state's mutex, both.
 void join(State& state, Buffer& buffer) {
@@ -146,7 +157,9 @@ Object* all(Object* self, Selector) {
   return autorelease(make_array(members));
 }
 
-Object* device(Object* self, Selector) { return body<ResidencySet>(self).device.get(); }
+Object* device(Object* self, Selector) {
+  return body<ResidencySet>(self).device.get();
+}
 Object* label(Object* self, Selector) {
   const std::string text = body<ResidencySet>(self).label;
   return text.empty() ? nullptr : autorelease(make_string(text));
@@ -154,7 +167,9 @@ Object* label(Object* self, Selector) {
 
 }  // namespace
 
-ResidencySet::~ResidencySet() { replace(*this, {}); }
+ResidencySet::~ResidencySet() {
+  replace(*this, {});
+}
 
 void add_residency_types() {
   made_type("MTLDevice")
