@@ -59,13 +59,6 @@ void synchronize(Object* self, Selector selector, Object* buffer) {
   }
 }
 
-Object* label(Object* self, Selector) {
-  const std::string text = body<Encoder>(self).label;
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
-void set_label(Object* self, Selector, Object* text) {
-  body<Encoder>(self).label = text_of(text);
-}
 Object* device(Object* self, Selector) {
   return device_of(commands_of(self));
 }
@@ -82,8 +75,8 @@ void add_blit_types() {
       .on("fillBuffer:range:value:", &fill)
       .on("synchronizeResource:", &synchronize)
       .on("endEncoding", &end_encoding)
-      .on("label", &label)
-      .on("setLabel:", &set_label)
+      .on("label", &get_label<Encoder>)
+      .on("setLabel:", &set_label<Encoder>)
       .on("device", &device);
 }
 

@@ -140,21 +140,6 @@ void did_modify(Object* self, Selector, NSRange range) {
   }
 }
 
-Object* label(Object* self, Selector) {
-  State& state = State::get();
-  std::string text;
-  {
-    const Guard guard(state.mutex);
-    text = body<Buffer>(self).label;
-  }
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
-void set_label(Object* self, Selector, Object* label) {
-  const std::string text = text_of(label);
-  State& state = State::get();
-  const Guard guard(state.mutex);
-  body<Buffer>(self).label = text;
-}
 std::uintptr_t set_purgeable(Object*, Selector, std::uintptr_t) {
   return 2;
 }
@@ -208,8 +193,8 @@ void add_buffer_types() {
       .on("hazardTrackingMode", &hazard_mode)
       .on("device", &device)
       .on("didModifyRange:", &did_modify)
-      .on("label", &label)
-      .on("setLabel:", &set_label)
+      .on("label", &get_label<Buffer>)
+      .on("setLabel:", &set_label<Buffer>)
       .on("setPurgeableState:", &set_purgeable);
 }
 

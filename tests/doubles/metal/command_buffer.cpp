@@ -240,13 +240,6 @@ Object* device(Object* self, Selector) {
 bool retains(Object* self, Selector) {
   return body<CommandBuffer>(self).retains;
 }
-Object* label(Object* self, Selector) {
-  const std::string text = body<CommandBuffer>(self).label;
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
-void set_label(Object* self, Selector, Object* text) {
-  body<CommandBuffer>(self).label = text_of(text);
-}
 double no_time(Object*, Selector) {
   return 0;
 }
@@ -300,8 +293,8 @@ void add_command_buffer_types() {
       .on("commandQueue", &queue_of)
       .on("device", &device)
       .on("retainedReferences", &retains)
-      .on("label", &label)
-      .on("setLabel:", &set_label)
+      .on("label", &get_label<CommandBuffer>)
+      .on("setLabel:", &set_label<CommandBuffer>)
       .on("GPUStartTime", &no_time)
       .on("GPUEndTime", &no_time)
       .on("kernelStartTime", &no_time)

@@ -152,13 +152,6 @@ void dispatch_groups(Object* self, Selector selector, Size groups, Size group) {
 std::uintptr_t dispatch_type(Object*, Selector) {
   return 0;
 }
-Object* label(Object* self, Selector) {
-  const std::string text = body<Encoder>(self).label;
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
-void set_label(Object* self, Selector, Object* text) {
-  body<Encoder>(self).label = text_of(text);
-}
 Object* device(Object* self, Selector) {
   return device_of(commands_of(self));
 }
@@ -185,8 +178,8 @@ void add_compute_types() {
       .on("dispatchThreadgroups:threadsPerThreadgroup:", &dispatch_groups)
       .on("dispatchType", &dispatch_type)
       .on("endEncoding", &end_encoding)
-      .on("label", &label)
-      .on("setLabel:", &set_label)
+      .on("label", &get_label<Encoder>)
+      .on("setLabel:", &set_label<Encoder>)
       .on("device", &device);
 }
 

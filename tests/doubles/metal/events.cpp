@@ -23,13 +23,6 @@ Object* shared(Object* self, Selector) {
 Object* device(Object* self, Selector) {
   return body<Event>(self).device.get();
 }
-Object* label(Object* self, Selector) {
-  const std::string text = body<Event>(self).label;
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
-void set_label(Object* self, Selector, Object* text) {
-  body<Event>(self).label = text_of(text);
-}
 
 std::uint64_t value(Object* self, Selector) {
   auto& event = body<Event>(self);
@@ -78,6 +71,9 @@ void notify_listener(Object* self, Selector, Object* listener, std::uint64_t at,
 
 Object* listener_alloc(Object*, Selector) {
   return create("MTLSharedEventListener", new Body);
+}
+Object* shared_listener(Object*, Selector) {
+  return autorelease(listener_alloc(nullptr, nullptr));
 }
 Object* listener_init(Object* self, Selector, Object* queue) {
   if (expect(queue, "OS_dispatch_queue", "a listener's queue")) return self;
@@ -128,17 +124,18 @@ bool await(State& state, Lock& lock, Object* object, std::uint64_t to,
 
 void add_event_types() {
   made_type("MTLDevice").on("newEvent", &plain, Kind::kCreates).on("newSharedEvent", &shared, Kind::kCreates);
-  make_type("MTLEvent").on("device", &device).on("label", &label).on("setLabel:", &set_label);
+  make_type("MTLEvent").on("device", &device).on("label", &get_label<Event>).on("setLabel:", &set_label<Event>);
   make_type("MTLSharedEvent")
       .on("device", &device)
-      .on("label", &label)
-      .on("setLabel:", &set_label)
+      .on("label", &get_label<Event>)
+      .on("setLabel:", &set_label<Event>)
       .on("signaledValue", &value)
       .on("setSignaledValue:", &set_value)
       .on("waitUntilSignaledValue:timeoutMS:", &wait_value)
       .on("notifyListener:atValue:block:", &notify_listener);
   make_type("MTLSharedEventListener")
       .on_class("alloc", &listener_alloc, Kind::kCreates)
+      .on_class("sharedListener", &shared_listener)
       .on("initWithDispatchQueue:", &listener_init, Kind::kInitialises);
 }
 

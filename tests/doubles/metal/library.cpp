@@ -187,13 +187,6 @@ Object* function_names(Object* self, Selector) {
 Object* library_device(Object* self, Selector) {
   return body<Library>(self).device.get();
 }
-Object* library_label(Object* self, Selector) {
-  const std::string text = body<Library>(self).label;
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
-void set_library_label(Object* self, Selector, Object* text) {
-  body<Library>(self).label = text_of(text);
-}
 Object* function_name(Object* self, Selector) {
   return body<Function>(self).name.get();
 }
@@ -260,8 +253,8 @@ void add_library_types() {
       .on("newFunctionWithName:", &new_function, Kind::kCreates)
       .on("functionNames", &function_names)
       .on("device", &library_device)
-      .on("label", &library_label)
-      .on("setLabel:", &set_library_label);
+      .on("label", &get_label<Library>)
+      .on("setLabel:", &set_label<Library>);
   make_type("MTLFunction").on("name", &function_name).on("device", &function_device).on("functionType", &function_type);
   make_type("MTLComputePipelineState")
       .on("device", &pipeline_device)

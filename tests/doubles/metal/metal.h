@@ -138,6 +138,24 @@ struct Encoder : Body {
   std::string label;
 };
 
+// The messages label and setLabel: of every class that has one.
+template <typename T>
+Object* get_label(Object* self, Selector) {
+  std::string text;
+  {
+    const Guard guard(State::get().mutex);
+    text = body<T>(self).label;
+  }
+  return text.empty() ? nullptr : autorelease(make_string(text));
+}
+
+template <typename T>
+void set_label(Object* self, Selector, Object* label) {
+  const std::string text = text_of(label);
+  const Guard guard(State::get().mutex);
+  body<T>(self).label = text;
+}
+
 Encoder* new_blit_encoder();
 Encoder* new_compute_encoder();
 

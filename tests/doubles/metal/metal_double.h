@@ -65,7 +65,7 @@ struct MetalDoubleKernel {
 // The table of control functions. Names of messages are "selector" or "Class selector"; class is "MTLDevice",
 // "MTLBuffer", "MTLResidencySet" and so on, as the protocols are called.
 struct MetalDoubleControl {
-  // Starts afresh with these options. Returns 0, changing nothing, while objects are alive.
+  // Starts afresh with these options, and without kernels. Returns 0, changing nothing, while objects are alive.
   int (*reset)(const MetalDoubleOptions* options);
 
   // The nth creating message from now (1 is the next) with this name gives nil, and an NSError where it has one to

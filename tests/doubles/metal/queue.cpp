@@ -210,14 +210,6 @@ void remove_sets(Object* self, Selector selector, Object* const* sets, std::uint
   for (std::uintptr_t i = 0; i < count; ++i) remove_set(self, selector, sets[i]);
 }
 
-Object* queue_label(Object* self, Selector) {
-  const std::string text = body<Queue>(self).label;
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
-void set_queue_label(Object* self, Selector, Object* label) {
-  body<Queue>(self).label = text_of(label);
-}
-
 }  // namespace
 
 Queue::~Queue() {
@@ -258,8 +250,8 @@ void add_queue_types() {
       .on("device", &queue_device)
       .on("commandBuffer", &retained_commands, Kind::kCreates)
       .on("commandBufferWithUnretainedReferences", &unretained_commands, Kind::kCreates)
-      .on("label", &queue_label)
-      .on("setLabel:", &set_queue_label)
+      .on("label", &get_label<Queue>)
+      .on("setLabel:", &set_label<Queue>)
       .on("addResidencySet:", &add_set)
       .on("addResidencySets:count:", &add_sets)
       .on("removeResidencySet:", &remove_set)

@@ -18,13 +18,6 @@ std::uintptr_t capacity(Object* self, Selector) {
 void set_capacity(Object* self, Selector, std::uintptr_t to) {
   body<Descriptor>(self).capacity = to;
 }
-Object* descriptor_label(Object* self, Selector) {
-  const std::string text = body<Descriptor>(self).label;
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
-void set_descriptor_label(Object* self, Selector, Object* text) {
-  body<Descriptor>(self).label = text_of(text);
-}
 
 Object* new_set(Object* self, Selector, Object* descriptor, Object** error) {
   if (!expect(descriptor, "MTLResidencySetDescriptor", "a residency set's descriptor")) {
@@ -160,10 +153,6 @@ Object* all(Object* self, Selector) {
 Object* device(Object* self, Selector) {
   return body<ResidencySet>(self).device.get();
 }
-Object* label(Object* self, Selector) {
-  const std::string text = body<ResidencySet>(self).label;
-  return text.empty() ? nullptr : autorelease(make_string(text));
-}
 
 }  // namespace
 
@@ -179,8 +168,8 @@ void add_residency_types() {
       .on_class("alloc", &descriptor_alloc, Kind::kCreates)
       .on("initialCapacity", &capacity)
       .on("setInitialCapacity:", &set_capacity)
-      .on("label", &descriptor_label)
-      .on("setLabel:", &set_descriptor_label)
+      .on("label", &get_label<Descriptor>)
+      .on("setLabel:", &set_label<Descriptor>)
       .needs_residency = true;
   make_type("MTLResidencySet")
       .on("addAllocation:", &add)
@@ -196,7 +185,7 @@ void add_residency_types() {
       .on("containsAllocation:", &contains)
       .on("allAllocations", &all)
       .on("device", &device)
-      .on("label", &label);
+      .on("label", &get_label<ResidencySet>);
 }
 
 }  // namespace metal_double
