@@ -56,8 +56,12 @@ void* allocate(std::size_t size, std::size_t references) {
   return count + 1;
 }
 
-Count& count_of(void* copy) { return static_cast<Count*>(copy)[-1]; }
-bool drop(void* copy) { return count_of(copy).references.fetch_sub(1) == 1; }
+Count& count_of(void* copy) {
+  return static_cast<Count*>(copy)[-1];
+}
+bool drop(void* copy) {
+  return count_of(copy).references.fetch_sub(1) == 1;
+}
 
 Shared* share(Shared* shared) {
   Shared* target = shared->forwarding;
@@ -142,8 +146,14 @@ DOUBLE_EXPORT void _Block_object_dispose(const void* value, int flags) {
 namespace metal_double {
 
 Callback::Callback(const void* block) : block_(_Block_copy(block)) {}
-Callback::~Callback() { _Block_release(block_); }
-void (*Callback::entry() const)() { return static_cast<Block*>(block_)->invoke; }
-std::size_t live_blocks() { return alive.load(); }
+Callback::~Callback() {
+  _Block_release(block_);
+}
+void (*Callback::entry() const)() {
+  return static_cast<Block*>(block_)->invoke;
+}
+std::size_t live_blocks() {
+  return alive.load();
+}
 
 }  // namespace metal_double

@@ -9,7 +9,9 @@ namespace {
 constexpr std::uintptr_t kManaged = 1;
 constexpr std::uintptr_t kPrivate = 2;
 
-std::uintptr_t storage_of(std::uintptr_t options) { return (options >> 4) & 0xF; }
+std::uintptr_t storage_of(std::uintptr_t options) {
+  return (options >> 4) & 0xF;
+}
 
 // Nil when the memory that the options allow is used up.
 Object* new_buffer(Object* device, std::size_t length, std::uintptr_t options) {
@@ -100,20 +102,32 @@ void* contents(Object* self, Selector) {
   auto& buffer = body<Buffer>(self);
   return buffer.storage == kPrivate ? nullptr : buffer.host;
 }
-std::uintptr_t length(Object* self, Selector) { return body<Buffer>(self).length; }
-std::uint64_t gpu_address(Object* self, Selector) { return reinterpret_cast<std::uint64_t>(body<Buffer>(self).gpu); }
+std::uintptr_t length(Object* self, Selector) {
+  return body<Buffer>(self).length;
+}
+std::uint64_t gpu_address(Object* self, Selector) {
+  return reinterpret_cast<std::uint64_t>(body<Buffer>(self).gpu);
+}
 std::uintptr_t allocated_size(Object* self, Selector) {
   auto& buffer = body<Buffer>(self);
   return buffer.piece.bytes != 0 ? buffer.piece.bytes : buffer.length;
 }
-std::uintptr_t storage_mode(Object* self, Selector) { return body<Buffer>(self).storage; }
-std::uintptr_t resource_options(Object* self, Selector) { return body<Buffer>(self).options; }
-std::uintptr_t cache_mode(Object* self, Selector) { return body<Buffer>(self).options & 0xF; }
+std::uintptr_t storage_mode(Object* self, Selector) {
+  return body<Buffer>(self).storage;
+}
+std::uintptr_t resource_options(Object* self, Selector) {
+  return body<Buffer>(self).options;
+}
+std::uintptr_t cache_mode(Object* self, Selector) {
+  return body<Buffer>(self).options & 0xF;
+}
 std::uintptr_t hazard_mode(Object* self, Selector) {
   const std::uintptr_t asked = (body<Buffer>(self).options >> 8) & 3;
   return asked == 0 ? 2 : asked;
 }
-Object* device(Object* self, Selector) { return body<Buffer>(self).device.get(); }
+Object* device(Object* self, Selector) {
+  return body<Buffer>(self).device.get();
+}
 
 void did_modify(Object* self, Selector, NSRange range) {
   auto& buffer = body<Buffer>(self);
@@ -126,22 +140,9 @@ void did_modify(Object* self, Selector, NSRange range) {
   }
 }
 
-Object* label(Object* self, Selector) {
-  State& state = State::get();
-  std::string text;
-  {
-    const Guard guard(state.mutex);
-    text = body<Buffer>(self).label;
-  }
-  return text.empty() ? nullptr : autorelease(make_string(text));
+std::uintptr_t set_purgeable(Object*, Selector, std::uintptr_t) {
+  return 2;
 }
-void set_label(Object* self, Selector, Object* label) {
-  const std::string text = text_of(label);
-  State& state = State::get();
-  const Guard guard(state.mutex);
-  body<Buffer>(self).label = text;
-}
-std::uintptr_t set_purgeable(Object*, Selector, std::uintptr_t) { return 2; }
 
 }  // namespace
 
@@ -192,8 +193,8 @@ void add_buffer_types() {
       .on("hazardTrackingMode", &hazard_mode)
       .on("device", &device)
       .on("didModifyRange:", &did_modify)
-      .on("label", &label)
-      .on("setLabel:", &set_label)
+      .on("label", &get_label<Buffer>)
+      .on("setLabel:", &set_label<Buffer>)
       .on("setPurgeableState:", &set_purgeable);
 }
 

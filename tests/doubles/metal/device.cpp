@@ -12,13 +12,27 @@ MetalDoubleOptions options() {
   return state.options;
 }
 
-Object* device_name(Object* self, Selector) { return body<Device>(self).name.get(); }
-std::uintptr_t max_buffer(Object*, Selector) { return options().max_buffer_bytes; }
-std::uint64_t working_set(Object*, Selector) { return options().working_set_bytes; }
-bool unified(Object*, Selector) { return options().unified_memory != 0; }
-bool no(Object*, Selector) { return false; }
-std::uintptr_t threadgroup_memory(Object*, Selector) { return 32768; }
-Size threadgroup_size(Object*, Selector) { return {1024, 1024, 1024}; }
+Object* device_name(Object* self, Selector) {
+  return body<Device>(self).name.get();
+}
+std::uintptr_t max_buffer(Object*, Selector) {
+  return options().max_buffer_bytes;
+}
+std::uint64_t working_set(Object*, Selector) {
+  return options().working_set_bytes;
+}
+bool unified(Object*, Selector) {
+  return options().unified_memory != 0;
+}
+bool no(Object*, Selector) {
+  return false;
+}
+std::uintptr_t threadgroup_memory(Object*, Selector) {
+  return 32768;
+}
+Size threadgroup_size(Object*, Selector) {
+  return {1024, 1024, 1024};
+}
 std::uint64_t registry_id(Object* self, Selector) {
   return 0x100000000 + static_cast<std::uint64_t>(body<Device>(self).ordinal);
 }

@@ -37,13 +37,21 @@ const char* characters(Object* string) {
   return is_constant(string) ? reinterpret_cast<Constant*>(string)->text : body<StringBody>(string).text.c_str();
 }
 
-Object* string_alloc(Object*, Selector) { return make_string(""); }
-Object* string_empty(Object*, Selector) { return autorelease(make_string("")); }
-Object* string_with_string(Object*, Selector, Object* other) { return autorelease(make_string(text_of(other))); }
+Object* string_alloc(Object*, Selector) {
+  return make_string("");
+}
+Object* string_empty(Object*, Selector) {
+  return autorelease(make_string(""));
+}
+Object* string_with_string(Object*, Selector, Object* other) {
+  return autorelease(make_string(text_of(other)));
+}
 Object* string_with_text(Object*, Selector, const char* text, std::uintptr_t) {
   return autorelease(make_string(text == nullptr ? "" : text));
 }
-Object* string_with_utf8(Object*, Selector, const char* text) { return autorelease(make_string(text)); }
+Object* string_with_utf8(Object*, Selector, const char* text) {
+  return autorelease(make_string(text));
+}
 Object* string_init_text(Object* self, Selector, const char* text, std::uintptr_t) {
   body<StringBody>(self).text = text;
   return self;
@@ -57,10 +65,18 @@ Object* string_init_bytes(Object* self, Selector, void* bytes, std::uintptr_t le
   if (frees) std::free(bytes);
   return self;
 }
-const char* string_utf8(Object* self, Selector) { return characters(self); }
-const char* string_c(Object* self, Selector, std::uintptr_t) { return characters(self); }
-std::uintptr_t string_length(Object* self, Selector) { return std::strlen(characters(self)); }
-std::uintptr_t string_length_in(Object* self, Selector, std::uintptr_t) { return std::strlen(characters(self)); }
+const char* string_utf8(Object* self, Selector) {
+  return characters(self);
+}
+const char* string_c(Object* self, Selector, std::uintptr_t) {
+  return characters(self);
+}
+std::uintptr_t string_length(Object* self, Selector) {
+  return std::strlen(characters(self));
+}
+std::uintptr_t string_length_in(Object* self, Selector, std::uintptr_t) {
+  return std::strlen(characters(self));
+}
 unsigned short string_character(Object* self, Selector, std::uintptr_t index) {
   return static_cast<unsigned char>(characters(self)[index]);
 }
@@ -70,9 +86,15 @@ bool string_equal(Object* self, Selector, Object* other) {
 Object* string_append(Object* self, Selector, Object* other) {
   return autorelease(make_string(characters(self) + text_of(other)));
 }
-Object* string_copy(Object* self, Selector) { return make_string(characters(self)); }
-Object* string_self(Object* self, Selector) { return self; }
-std::uintptr_t string_hash(Object* self, Selector) { return std::hash<std::string_view>{}(characters(self)); }
+Object* string_copy(Object* self, Selector) {
+  return make_string(characters(self));
+}
+Object* string_self(Object* self, Selector) {
+  return self;
+}
+std::uintptr_t string_hash(Object* self, Selector) {
+  return std::hash<std::string_view>{}(characters(self));
+}
 
 void add_string_methods(Type& type) {
   type.on("UTF8String", &string_utf8)
@@ -117,7 +139,9 @@ Object* find_in(Object* dictionary, std::string_view key) {
 
 constexpr const char* kDescriptionKey = "NSLocalizedDescription";
 
-Object* error_alloc(Object*, Selector) { return create("NSError", new ErrorBody); }
+Object* error_alloc(Object*, Selector) {
+  return create("NSError", new ErrorBody);
+}
 Object* error_init(Object* self, Selector, Object* domain, std::intptr_t code, Object* info) {
   auto& error = body<ErrorBody>(self);
   error.domain = held_string(text_of(domain));
@@ -132,19 +156,35 @@ Object* error_init(Object* self, Selector, Object* domain, std::intptr_t code, O
 Object* error_with(Object*, Selector, Object* domain, std::intptr_t code, Object* info) {
   return autorelease(error_init(create("NSError", new ErrorBody), nullptr, domain, code, info));
 }
-std::intptr_t error_code(Object* self, Selector) { return body<ErrorBody>(self).code; }
-Object* error_domain(Object* self, Selector) { return body<ErrorBody>(self).domain.get(); }
-Object* error_info(Object* self, Selector) { return body<ErrorBody>(self).info.get(); }
-Object* error_text(Object* self, Selector) { return body<ErrorBody>(self).text.get(); }
-Object* error_nothing(Object*, Selector) { return nullptr; }
+std::intptr_t error_code(Object* self, Selector) {
+  return body<ErrorBody>(self).code;
+}
+Object* error_domain(Object* self, Selector) {
+  return body<ErrorBody>(self).domain.get();
+}
+Object* error_info(Object* self, Selector) {
+  return body<ErrorBody>(self).info.get();
+}
+Object* error_text(Object* self, Selector) {
+  return body<ErrorBody>(self).text.get();
+}
+Object* error_nothing(Object*, Selector) {
+  return nullptr;
+}
 
 struct ArrayBody : Body {
   std::vector<Held> members;
 };
 
-Object* array_alloc(Object*, Selector) { return make_array({}); }
-Object* array_empty(Object*, Selector) { return autorelease(make_array({})); }
-Object* array_with_one(Object*, Selector, Object* member) { return autorelease(make_array({member})); }
+Object* array_alloc(Object*, Selector) {
+  return make_array({});
+}
+Object* array_empty(Object*, Selector) {
+  return autorelease(make_array({}));
+}
+Object* array_with_one(Object*, Selector, Object* member) {
+  return autorelease(make_array({member}));
+}
 Object* array_with(Object*, Selector, Object* const* members, std::uintptr_t count) {
   return autorelease(make_array({members, members + count}));
 }
@@ -152,7 +192,9 @@ Object* array_init(Object* self, Selector, Object* const* members, std::uintptr_
   for (std::uintptr_t i = 0; i < count; ++i) body<ArrayBody>(self).members.emplace_back(members[i]);
   return self;
 }
-std::uintptr_t array_count(Object* self, Selector) { return body<ArrayBody>(self).members.size(); }
+std::uintptr_t array_count(Object* self, Selector) {
+  return body<ArrayBody>(self).members.size();
+}
 Object* array_at(Object* self, Selector, std::uintptr_t index) {
   const auto& members = body<ArrayBody>(self).members;
   if (index < members.size()) return members[index].get();
@@ -161,24 +203,34 @@ Object* array_at(Object* self, Selector, std::uintptr_t index) {
   return nullptr;
 }
 
-Object* dictionary_alloc(Object*, Selector) { return create("NSDictionary", new DictionaryBody); }
+Object* dictionary_alloc(Object*, Selector) {
+  return create("NSDictionary", new DictionaryBody);
+}
 Object* dictionary_init(Object* self, Selector, Object* const* values, Object* const* keys, std::uintptr_t count) {
   for (std::uintptr_t i = 0; i < count; ++i) {
     body<DictionaryBody>(self).entries.emplace_back(Held(keys[i]), Held(values[i]));
   }
   return self;
 }
-Object* dictionary_empty(Object*, Selector) { return autorelease(dictionary_alloc(nullptr, nullptr)); }
+Object* dictionary_empty(Object*, Selector) {
+  return autorelease(dictionary_alloc(nullptr, nullptr));
+}
 Object* dictionary_with_one(Object*, Selector, Object* value, Object* key) {
   return autorelease(dictionary_init(dictionary_alloc(nullptr, nullptr), nullptr, &value, &key, 1));
 }
 Object* dictionary_with(Object*, Selector, Object* const* values, Object* const* keys, std::uintptr_t count) {
   return autorelease(dictionary_init(dictionary_alloc(nullptr, nullptr), nullptr, values, keys, count));
 }
-Object* dictionary_find(Object* self, Selector, Object* key) { return find_in(self, text_of(key)); }
-std::uintptr_t dictionary_count(Object* self, Selector) { return body<DictionaryBody>(self).entries.size(); }
+Object* dictionary_find(Object* self, Selector, Object* key) {
+  return find_in(self, text_of(key));
+}
+std::uintptr_t dictionary_count(Object* self, Selector) {
+  return body<DictionaryBody>(self).entries.size();
+}
 
-Object* url_alloc(Object*, Selector) { return create("NSURL", new StringBody); }
+Object* url_alloc(Object*, Selector) {
+  return create("NSURL", new StringBody);
+}
 Object* url_file(Object*, Selector, Object* path) {
   return autorelease(create("NSURL", new StringBody(text_of(path))));
 }
@@ -189,10 +241,18 @@ struct Version {
   std::intptr_t patch;
 } __attribute__((packed));
 
-Version os_version() { return {has_residency_sets() ? 15 : 14, 0, 0}; }
-Object* process_info(Object*, Selector) { return autorelease(create("NSProcessInfo", new Body)); }
-Version process_version(Object*, Selector) { return os_version(); }
-bool process_at_least(Object*, Selector, Version asked) { return os_version().major >= asked.major; }
+Version os_version() {
+  return {has_residency_sets() ? 15 : 14, 0, 0};
+}
+Object* process_info(Object*, Selector) {
+  return autorelease(create("NSProcessInfo", new Body));
+}
+Version process_version(Object*, Selector) {
+  return os_version();
+}
+bool process_at_least(Object*, Selector, Version asked) {
+  return os_version().major >= asked.major;
+}
 
 struct DataBody : Body {
   ~DataBody() override {
@@ -203,7 +263,9 @@ struct DataBody : Body {
   Callback destructor;
 };
 
-Object* constant_retain(Object* self, Selector) { return self; }
+Object* constant_retain(Object* self, Selector) {
+  return self;
+}
 void constant_release(Object*, Selector) {}
 
 }  // namespace
@@ -264,7 +326,9 @@ void add_foundation_types() {
   make_type("OS_dispatch_queue");
 }
 
-Object* make_string(std::string text) { return create("NSString", new StringBody(std::move(text))); }
+Object* make_string(std::string text) {
+  return create("NSString", new StringBody(std::move(text)));
+}
 
 Object* make_error(const char* domain, std::int64_t code, std::string text) {
   auto* error = new ErrorBody;
@@ -310,13 +374,19 @@ DOUBLE_EXPORT Object* NSLocalizedDescriptionKey = metal_double::constant_key("NS
 DOUBLE_EXPORT Object* NSCocoaErrorDomain = metal_double::constant_key("NSCocoaErrorDomain");
 DOUBLE_EXPORT Object* NSPOSIXErrorDomain = metal_double::constant_key("NSPOSIXErrorDomain");
 
-DOUBLE_EXPORT const void* __CFStringMakeConstantString(const char* text) { return metal_double::constant_key(text); }
+DOUBLE_EXPORT const void* __CFStringMakeConstantString(const char* text) {
+  return metal_double::constant_key(text);
+}
 
 DOUBLE_EXPORT Object* dispatch_queue_create(const char*, void*) {
   return metal_double::create("OS_dispatch_queue", new metal_double::Body);
 }
-DOUBLE_EXPORT void dispatch_retain(Object* object) { metal_double::retain(object); }
-DOUBLE_EXPORT void dispatch_release(Object* object) { metal_double::release(object); }
+DOUBLE_EXPORT void dispatch_retain(Object* object) {
+  metal_double::retain(object);
+}
+DOUBLE_EXPORT void dispatch_release(Object* object) {
+  metal_double::release(object);
+}
 DOUBLE_EXPORT Object* dispatch_data_create(const void* bytes, std::size_t size, Object*, const void* destructor) {
   auto* data = new metal_double::DataBody;
   if (destructor == nullptr) {

@@ -73,7 +73,11 @@ void give_piece_back(const Piece& piece) {
             static_cast<off_t>(piece.bytes));
 }
 
-void open_to_gpu(const Piece& piece) { mprotect(piece.gpu, piece.bytes, PROT_READ | PROT_WRITE); }
-void close_to_gpu(const Piece& piece) { mprotect(piece.gpu, piece.bytes, PROT_NONE); }
+void open_to_gpu(const Piece& piece) {
+  mprotect(piece.gpu, piece.bytes, PROT_READ | PROT_WRITE);
+}
+void close_to_gpu(const Piece& piece) {
+  mprotect(piece.gpu, piece.bytes, PROT_NONE);
+}
 
 }  // namespace metal_double

@@ -39,7 +39,7 @@ struct Buffer : Body {
   std::size_t length = 0;
   std::uintptr_t storage = 0;  // shared 0, managed 1, private 2
   std::uintptr_t options = 0;
-  Piece piece;                  // none when the memory is the program's own
+  Piece piece;  // none when the memory is the program's own
   unsigned char* host = nullptr;
   unsigned char* gpu = nullptr;
   Callback deallocator;
@@ -138,7 +138,27 @@ struct Encoder : Body {
   std::string label;
 };
 
-// The device an object belongs to.
+// The messages label and setLabel: of every class that has one.
+template <typename T>
+Object* get_label(Object* self, Selector) {
+  std::string text;
+  {
+    const Guard guard(State::get().mutex);
+    text = body<T>(self).label;
+  }
+  return text.empty() ? nullptr : autorelease(make_string(text));
+}
+
+template <typename T>
+void set_label(Object* self, Selector, Object* label) {
+  const std::string text = text_of(label);
+  const Guard guard(State::get().mutex);
+  body<T>(self).label = text;
+}
+
+Encoder* new_blit_encoder();
+Encoder* new_compute_encoder();
+
 Object* device_of(const CommandBuffer& commands);
 
 // Whether a command may still be added by this encoder; a violation if not.
@@ -158,6 +178,11 @@ void demand_signal(State& state, Object* event, std::uint64_t value);
 // Waits until the event has the value, the device is lost, or the time is over. False if it has it not.
 bool await(State& state, Lock& lock, Object* event, std::uint64_t value,
            std::optional<std::chrono::system_clock::time_point> until);
+// Starts the thread of a line, unless it runs already.
 void start(const std::shared_ptr<Line>& line);
+
+// How long committed work waits for somebody to ask for it. Nothing depends on the figure: it only has to end, because
+// a program may wait by other means, such as its own completion handler.
+inline constexpr std::chrono::milliseconds kPause{30};
 
 }  // namespace metal_double

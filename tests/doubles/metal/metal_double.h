@@ -36,11 +36,11 @@ struct MetalDoubleOptions {
   std::size_t max_buffer_bytes = std::size_t{2} << 30;
   std::size_t working_set_bytes = std::size_t{3} << 30;
   int unified_memory = 1;
-  int private_memory = 1;   // 0: every private buffer is refused with nil
-  int residency_sets = 1;   // 0: an OS without them, neither class nor selectors
+  int private_memory = 1;  // 0: every private buffer is refused with nil
+  int residency_sets = 1;  // 0: an OS without them, neither class nor selectors
   int residency = kMetalResidencySets;
   int pace = kMetalLate;
-  int abort_on_violation = 0;  // 1: the first violation is printed and ends the process
+  int abort_on_violation = 0;    // 1: the first violation is printed and ends the process
   unsigned char fresh_byte = 0;  // what new buffers hold; Metal clears them
 };
 
@@ -65,7 +65,7 @@ struct MetalDoubleKernel {
 // The table of control functions. Names of messages are "selector" or "Class selector"; class is "MTLDevice",
 // "MTLBuffer", "MTLResidencySet" and so on, as the protocols are called.
 struct MetalDoubleControl {
-  // Starts afresh with these options. Returns 0, changing nothing, while objects are alive.
+  // Starts afresh with these options, and without kernels. Returns 0, changing nothing, while objects are alive.
   int (*reset)(const MetalDoubleOptions* options);
 
   // The nth creating message from now (1 is the next) with this name gives nil, and an NSError where it has one to

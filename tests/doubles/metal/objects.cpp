@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::uint64_t kOwned = 1;
 constexpr std::uint64_t kHeld = std::uint64_t{1} << 32;
-constexpr std::uint64_t owned(std::uint64_t references) { return references & (kHeld - 1); }
+constexpr std::uint64_t owned(std::uint64_t references) {
+  return references & (kHeld - 1);
+}
 
 bool is_constant(const Object* object) {
   return static_cast<const void*>(object->type) == static_cast<const void*>(&__CFConstantStringClassReference);
@@ -47,6 +49,7 @@ void destroy(Object* object) {
 
 struct Pool {
   std::vector<Object*> objects;
+  bool in_place = true;
 
   void drain() {
     // What is released may autorelease more, into the pool outside.
@@ -60,10 +63,14 @@ struct PoolStack {
   PoolStack() = default;
   PoolStack(const PoolStack&) = delete;
   PoolStack& operator=(const PoolStack&) = delete;
-  ~PoolStack() {
-    if (!pools.empty()) violation("pool: a thread ended with an autorelease pool in place");
-  }
+  ~PoolStack();
 };
+
+PoolStack::~PoolStack() {
+  if (pools.empty()) return;
+  violation("pool: a thread ended with an autorelease pool in place");
+  for (Pool* pool : pools) pool->in_place = false;
+}
 
 PoolStack& stack() {
   thread_local PoolStack own;
@@ -72,12 +79,11 @@ PoolStack& stack() {
 
 struct PoolBody : Body {
   Pool pool;
-  bool in_place = false;
 };
 
 Object* pool_init(Object* self, Selector) {
   auto& own = body<PoolBody>(self);
-  own.in_place = true;
+  own.pool.in_place = true;
   stack().pools.push_back(&own.pool);
   return self;
 }
@@ -85,21 +91,27 @@ Object* pool_init(Object* self, Selector) {
 void pool_drain(Object* self, Selector) {
   auto& own = body<PoolBody>(self);
   auto& pools = stack().pools;
-  if (own.in_place && (pools.empty() || pools.back() != &own.pool)) {
+  if (own.pool.in_place && (pools.empty() || pools.back() != &own.pool)) {
     violation("pool: " + describe(self) + " was drained on another thread, or before the pools made after it");
     return;
   }
-  if (own.in_place) {
+  if (own.pool.in_place) {
     pools.pop_back();
-    own.in_place = false;
+    own.pool.in_place = false;
   }
   own.pool.drain();
   release(self);
 }
 
-void pool_add(Object* self, Selector, Object* object) { body<PoolBody>(self).pool.objects.push_back(object); }
+void pool_add(Object* self, Selector, Object* object) {
+  body<PoolBody>(self).pool.objects.push_back(object);
+}
 
-Object* pool_alloc(Object*, Selector) { return create("NSAutoreleasePool", new PoolBody); }
+Object* pool_alloc(Object*, Selector) {
+  auto* made = new PoolBody;
+  made->pool.in_place = false;  // until it is initialised
+  return create("NSAutoreleasePool", made);
+}
 
 }  // namespace
 
@@ -121,9 +133,13 @@ Object* create(Type* type, Body* body) {
   return object;
 }
 
-Object* create(const char* type_name, Body* body) { return create(find_type(type_name), body); }
+Object* create(const char* type_name, Body* body) {
+  return create(find_type(type_name), body);
+}
 
-bool is_alive(const Object* object) { return is_constant(object) || object->references.load() != 0; }
+bool is_alive(const Object* object) {
+  return is_constant(object) || object->references.load() != 0;
+}
 
 std::string describe(const Object* object) {
   if (object == nullptr) return "nil";
@@ -194,7 +210,9 @@ bool expect(Object* object, const char* type_name, const char* what) {
   return false;
 }
 
-PoolScope::PoolScope() { stack().pools.push_back(new Pool); }
+PoolScope::PoolScope() {
+  stack().pools.push_back(new Pool);
+}
 
 PoolScope::~PoolScope() {
   auto& pools = stack().pools;

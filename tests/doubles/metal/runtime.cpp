@@ -51,29 +51,49 @@ Object* do_retain(Object* self, Selector) {
   retain(self);
   return self;
 }
-void do_release(Object* self, Selector) { release(self); }
-Object* do_autorelease(Object* self, Selector) { return autorelease(self); }
+void do_release(Object* self, Selector) {
+  release(self);
+}
+Object* do_autorelease(Object* self, Selector) {
+  return autorelease(self);
+}
 std::uintptr_t retain_count(Object* self, Selector) {
   const std::uint64_t both = self->references.load();
   return (both & 0xFFFFFFFF) + (both >> 32);
 }
-std::uintptr_t hash(Object* self, Selector) { return reinterpret_cast<std::uintptr_t>(self) >> 4; }
-bool is_equal(Object* self, Selector, const Object* other) { return self == other; }
-Object* description(Object* self, Selector) { return autorelease(make_string(describe(self))); }
-Object* do_nothing(Object* self, Selector) { return self; }
+std::uintptr_t hash(Object* self, Selector) {
+  return reinterpret_cast<std::uintptr_t>(self) >> 4;
+}
+bool is_equal(Object* self, Selector, const Object* other) {
+  return self == other;
+}
+Object* description(Object* self, Selector) {
+  return autorelease(make_string(describe(self)));
+}
+Object* do_nothing(Object* self, Selector) {
+  return self;
+}
 
-bool absent(const Method& method) { return method.needs_residency && !has_residency_sets(); }
+bool absent(const Method& method) {
+  return method.needs_residency && !has_residency_sets();
+}
 
 bool responds(Object* self, Selector, Selector asked) {
   const auto found = self->type->methods.find(asked);
   return found != self->type->methods.end() && !absent(found->second);
 }
-void* method_signature(Object*, Selector, Selector) { return nullptr; }
+void* method_signature(Object*, Selector, Selector) {
+  return nullptr;
+}
 
 // What a message to a dead object, or one that is not understood, does.
-std::uintptr_t give_zero() { return 0; }
+std::uintptr_t give_zero() {
+  return 0;
+}
 
-std::uintptr_t refuse(Object*, Selector) { return 0; }
+std::uintptr_t refuse(Object*, Selector) {
+  return 0;
+}
 std::uintptr_t refuse_init(Object* self, Selector) {
   release(self);
   return 0;
@@ -91,19 +111,13 @@ std::uintptr_t refuse_with_error(Object* self, Selector selector, Object** first
 
 Implementation refusal(Kind kind) {
   switch (kind) {
-    case Kind::kInitialises:
-      return reinterpret_cast<Implementation>(&refuse_init);
-    case Kind::kErrorFirst:
-      return reinterpret_cast<Implementation>(&refuse_with_error<0>);
-    case Kind::kErrorSecond:
-      return reinterpret_cast<Implementation>(&refuse_with_error<1>);
-    case Kind::kErrorThird:
-      return reinterpret_cast<Implementation>(&refuse_with_error<2>);
-    case Kind::kErrorFourth:
-      return reinterpret_cast<Implementation>(&refuse_with_error<3>);
+    case Kind::kInitialises: return reinterpret_cast<Implementation>(&refuse_init);
+    case Kind::kErrorFirst: return reinterpret_cast<Implementation>(&refuse_with_error<0>);
+    case Kind::kErrorSecond: return reinterpret_cast<Implementation>(&refuse_with_error<1>);
+    case Kind::kErrorThird: return reinterpret_cast<Implementation>(&refuse_with_error<2>);
+    case Kind::kErrorFourth: return reinterpret_cast<Implementation>(&refuse_with_error<3>);
     case Kind::kPlain:
-    case Kind::kCreates:
-      break;
+    case Kind::kCreates: break;
   }
   return reinterpret_cast<Implementation>(&refuse);
 }
@@ -146,7 +160,9 @@ Type& make_type(const char* name) {
       .on("init", &do_nothing, Kind::kInitialises);
 }
 
-Type& made_type(const char* name) { return raw_tables().types.at(name); }
+Type& made_type(const char* name) {
+  return raw_tables().types.at(name);
+}
 
 Type& Type::add(const char* selector, Implementation run, Kind kind) {
   Method& method = methods[selector_named(selector)];
@@ -187,7 +203,8 @@ DOUBLE_EXPORT metal_double::Implementation metal_double_method(metal_double::Obj
   if (static_cast<void*>(type) == static_cast<void*>(&__CFConstantStringClassReference)) {
     type = tables().constant_string;
   } else if (!type->is_meta && !is_alive(receiver)) {
-    violation("use after release: " + describe(receiver) + " was sent " + selector->name);
+    violation((selector->name == "release" ? "over-release: " : "use after release: ") + describe(receiver) +
+              " was sent " + selector->name + " after its last reference went");
     return reinterpret_cast<Implementation>(&give_zero);
   } else if (type->is_meta && reinterpret_cast<Type*>(receiver)->needs_residency && !has_residency_sets()) {
     // The class of a newer OS. Its pointer would be nil there.
@@ -205,95 +222,106 @@ DOUBLE_EXPORT metal_double::Implementation metal_double_method(metal_double::Obj
   return method.run;
 }
 
-DOUBLE_EXPORT void metal_double_nil() { metal_double::count_nil_message(); }
+DOUBLE_EXPORT void metal_double_nil() {
+  metal_double::count_nil_message();
+}
 
 // The registers that carry arguments are kept while the method is looked up. A nil receiver answers zero.
-#define DOUBLE_TRAMPOLINE(name, receiver, selector)    \
-  ".globl " name                                       \
-  "\n"                                                 \
-  ".type " name                                        \
-  ", @function\n" name                                 \
-  ":\n"                                                \
-  "  .cfi_startproc\n"                                 \
-  "  endbr64\n"                                        \
-  "  push %rbp\n"                                      \
-  "  .cfi_def_cfa_offset 16\n"                         \
-  "  .cfi_offset %rbp, -16\n"                          \
-  "  mov %rsp, %rbp\n"                                 \
-  "  .cfi_def_cfa_register %rbp\n"                     \
-  "  sub $192, %rsp\n"                                 \
-  "  movaps %xmm0, 0(%rsp)\n"                          \
-  "  movaps %xmm1, 16(%rsp)\n"                         \
-  "  movaps %xmm2, 32(%rsp)\n"                         \
-  "  movaps %xmm3, 48(%rsp)\n"                         \
-  "  movaps %xmm4, 64(%rsp)\n"                         \
-  "  movaps %xmm5, 80(%rsp)\n"                         \
-  "  movaps %xmm6, 96(%rsp)\n"                         \
-  "  movaps %xmm7, 112(%rsp)\n"                        \
-  "  mov %rdi, 128(%rsp)\n"                            \
-  "  mov %rsi, 136(%rsp)\n"                            \
-  "  mov %rdx, 144(%rsp)\n"                            \
-  "  mov %rcx, 152(%rsp)\n"                            \
-  "  mov %r8, 160(%rsp)\n"                             \
-  "  mov %r9, 168(%rsp)\n"                             \
-  "  mov %rax, 176(%rsp)\n"                            \
-  "  test " receiver ", " receiver                     \
-  "\n"                                                 \
-  "  je 1f\n"                                          \
-  "  mov " selector                                    \
-  ", %r10\n"                                           \
-  "  mov " receiver                                    \
-  ", %rdi\n"                                           \
-  "  mov %r10, %rsi\n"                                 \
-  "  call metal_double_method@PLT\n"                   \
-  "  mov %rax, %r11\n"                                 \
-  "  movaps 0(%rsp), %xmm0\n"                          \
-  "  movaps 16(%rsp), %xmm1\n"                         \
-  "  movaps 32(%rsp), %xmm2\n"                         \
-  "  movaps 48(%rsp), %xmm3\n"                         \
-  "  movaps 64(%rsp), %xmm4\n"                         \
-  "  movaps 80(%rsp), %xmm5\n"                         \
-  "  movaps 96(%rsp), %xmm6\n"                         \
-  "  movaps 112(%rsp), %xmm7\n"                        \
-  "  mov 128(%rsp), %rdi\n"                            \
-  "  mov 136(%rsp), %rsi\n"                            \
-  "  mov 144(%rsp), %rdx\n"                            \
-  "  mov 152(%rsp), %rcx\n"                            \
-  "  mov 160(%rsp), %r8\n"                             \
-  "  mov 168(%rsp), %r9\n"                             \
-  "  mov 176(%rsp), %rax\n"                            \
-  "  .cfi_remember_state\n"                            \
-  "  leave\n"                                          \
-  "  .cfi_def_cfa %rsp, 8\n"                           \
-  "  jmp *%r11\n"                                      \
-  "1:\n"                                               \
-  "  .cfi_restore_state\n"                             \
-  "  call metal_double_nil@PLT\n"                      \
-  "  xor %eax, %eax\n"                                 \
-  "  xor %edx, %edx\n"                                 \
-  "  pxor %xmm0, %xmm0\n"                              \
-  "  pxor %xmm1, %xmm1\n"                              \
-  "  leave\n"                                          \
-  "  .cfi_def_cfa %rsp, 8\n"                           \
-  "  ret\n"                                            \
-  "  .cfi_endproc\n"                                   \
+#define DOUBLE_TRAMPOLINE(name, receiver, selector) \
+  ".globl " name                                    \
+  "\n"                                              \
+  ".type " name ", @function\n" name                \
+  ":\n"                                             \
+  "  .cfi_startproc\n"                              \
+  "  endbr64\n"                                     \
+  "  push %rbp\n"                                   \
+  "  .cfi_def_cfa_offset 16\n"                      \
+  "  .cfi_offset %rbp, -16\n"                       \
+  "  mov %rsp, %rbp\n"                              \
+  "  .cfi_def_cfa_register %rbp\n"                  \
+  "  sub $192, %rsp\n"                              \
+  "  movaps %xmm0, 0(%rsp)\n"                       \
+  "  movaps %xmm1, 16(%rsp)\n"                      \
+  "  movaps %xmm2, 32(%rsp)\n"                      \
+  "  movaps %xmm3, 48(%rsp)\n"                      \
+  "  movaps %xmm4, 64(%rsp)\n"                      \
+  "  movaps %xmm5, 80(%rsp)\n"                      \
+  "  movaps %xmm6, 96(%rsp)\n"                      \
+  "  movaps %xmm7, 112(%rsp)\n"                     \
+  "  mov %rdi, 128(%rsp)\n"                         \
+  "  mov %rsi, 136(%rsp)\n"                         \
+  "  mov %rdx, 144(%rsp)\n"                         \
+  "  mov %rcx, 152(%rsp)\n"                         \
+  "  mov %r8, 160(%rsp)\n"                          \
+  "  mov %r9, 168(%rsp)\n"                          \
+  "  mov %rax, 176(%rsp)\n"                         \
+  "  test " receiver ", " receiver                  \
+  "\n"                                              \
+  "  je 1f\n"                                       \
+  "  mov " selector                                 \
+  ", %r10\n"                                        \
+  "  mov " receiver                                 \
+  ", %rdi\n"                                        \
+  "  mov %r10, %rsi\n"                              \
+  "  call metal_double_method@PLT\n"                \
+  "  mov %rax, %r11\n"                              \
+  "  movaps 0(%rsp), %xmm0\n"                       \
+  "  movaps 16(%rsp), %xmm1\n"                      \
+  "  movaps 32(%rsp), %xmm2\n"                      \
+  "  movaps 48(%rsp), %xmm3\n"                      \
+  "  movaps 64(%rsp), %xmm4\n"                      \
+  "  movaps 80(%rsp), %xmm5\n"                      \
+  "  movaps 96(%rsp), %xmm6\n"                      \
+  "  movaps 112(%rsp), %xmm7\n"                     \
+  "  mov 128(%rsp), %rdi\n"                         \
+  "  mov 136(%rsp), %rsi\n"                         \
+  "  mov 144(%rsp), %rdx\n"                         \
+  "  mov 152(%rsp), %rcx\n"                         \
+  "  mov 160(%rsp), %r8\n"                          \
+  "  mov 168(%rsp), %r9\n"                          \
+  "  mov 176(%rsp), %rax\n"                         \
+  "  .cfi_remember_state\n"                         \
+  "  leave\n"                                       \
+  "  .cfi_def_cfa %rsp, 8\n"                        \
+  "  jmp *%r11\n"                                   \
+  "1:\n"                                            \
+  "  .cfi_restore_state\n"                          \
+  "  call metal_double_nil@PLT\n"                   \
+  "  xor %eax, %eax\n"                              \
+  "  xor %edx, %edx\n"                              \
+  "  pxor %xmm0, %xmm0\n"                           \
+  "  pxor %xmm1, %xmm1\n"                           \
+  "  leave\n"                                       \
+  "  .cfi_def_cfa %rsp, 8\n"                        \
+  "  ret\n"                                         \
+  "  .cfi_endproc\n"                                \
   ".size " name ", .-" name "\n"
 
 __asm__(".text\n"  //
         DOUBLE_TRAMPOLINE("objc_msgSend", "%rdi", "%rsi") DOUBLE_TRAMPOLINE("objc_msgSend_fpret", "%rdi", "%rsi")
             DOUBLE_TRAMPOLINE("objc_msgSend_stret", "%rsi", "%rdx"));
 
-DOUBLE_EXPORT SEL sel_registerName(const char* name) { return metal_double::selector_named(name); }
-DOUBLE_EXPORT const char* sel_getName(SEL selector) { return selector->name.c_str(); }
+DOUBLE_EXPORT SEL sel_registerName(const char* name) {
+  return metal_double::selector_named(name);
+}
+DOUBLE_EXPORT const char* sel_getName(SEL selector) {
+  return selector->name.c_str();
+}
 DOUBLE_EXPORT Class objc_lookUpClass(const char* name) {
   return reinterpret_cast<Class>(metal_double::find_type(name));
 }
-DOUBLE_EXPORT Class objc_getClass(const char* name) { return objc_lookUpClass(name); }
+DOUBLE_EXPORT Class objc_getClass(const char* name) {
+  return objc_lookUpClass(name);
+}
 DOUBLE_EXPORT Protocol* objc_getProtocol(const char* name) {
   return reinterpret_cast<Protocol*>(metal_double::find_type(name));
 }
-DOUBLE_EXPORT Class object_getClass(id object) { return object == nullptr ? nullptr : object->isa; }
-DOUBLE_EXPORT const char* class_getName(Class type) { return reinterpret_cast<metal_double::Type*>(type)->name.c_str(); }
+DOUBLE_EXPORT Class object_getClass(id object) {
+  return object == nullptr ? nullptr : object->isa;
+}
+DOUBLE_EXPORT const char* class_getName(Class type) {
+  return reinterpret_cast<metal_double::Type*>(type)->name.c_str();
+}
 DOUBLE_EXPORT const char* object_getClassName(id object) {
   return object == nullptr ? "nil" : class_getName(object->isa);
 }

@@ -90,9 +90,15 @@ bool has_residency_sets() {
   return state.options.residency_sets != 0;
 }
 
-void count_nil_message() { nil_messages.fetch_add(1, std::memory_order_relaxed); }
-std::uint64_t nil_message_count() { return nil_messages.load(std::memory_order_relaxed); }
-void clear_nil_messages() { nil_messages.store(0, std::memory_order_relaxed); }
+void count_nil_message() {
+  nil_messages.fetch_add(1, std::memory_order_relaxed);
+}
+std::uint64_t nil_message_count() {
+  return nil_messages.load(std::memory_order_relaxed);
+}
+void clear_nil_messages() {
+  nil_messages.store(0, std::memory_order_relaxed);
+}
 
 bool told_to_fail(const std::string& type_name, const std::string& selector) {
   Failures& all = failures();

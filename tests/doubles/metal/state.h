@@ -31,9 +31,11 @@ struct State {
   std::uint64_t executions_to_failure = 0;
   unsigned execution_failure = 0;
   std::map<std::string, MetalDoubleKernel> kernels;
-  std::set<Line*> lines;                     // of every queue
-  std::map<int, Object*> devices;            // not held
-  std::size_t bytes = 0;                     // in buffers
+  std::set<Line*> lines;                                   // of every queue
+  std::map<int, Object*> devices;                          // not held
+  std::size_t bytes = 0;                                   // in buffers
+  std::size_t resident_bytes = 0;                          // in committed sets
+  std::size_t running = 0;                                 // command buffers committed and not over
   std::vector<std::pair<Object*, std::uint64_t>> awaited;  // events and values that somebody waits for now
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <TargetConditionals.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
