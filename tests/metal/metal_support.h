@@ -9,6 +9,7 @@
 #include "devices/metal/metal_device.h"
 #include "devices/metal/metal_shaders.h"
 #include "doubles/metal/metal_testing.h"
+#include "metal/metal_kernels.h"
 
 namespace berth::metal_test {
 
@@ -37,18 +38,6 @@ inline void register_kernels() {
                                        for (std::size_t i = 0; i < launch->threads[0]; ++i) to[i] = from[i] + constant;
                                      }};
   for (const MetalDoubleKernel* kernel : {&copy, &fill, &add}) metal_double().register_kernel(kernel);
-}
-
-inline constexpr std::string_view kAddSource = R"(
-#include <metal_stdlib>
-kernel void add_constant(device const uint* from [[buffer(0)]], device uint* to [[buffer(1)]],
-                         constant uint& constant_ [[buffer(2)]], uint i [[thread_position_in_grid]]) {
-  to[i] = from[i] + constant_;
-}
-)";
-
-inline Result<Kernel> make_add_kernel(Device& device) {
-  return device.make_kernel({.code = std::as_bytes(std::span(kAddSource)), .entry = "add_constant"});
 }
 
 class MetalTest : public MetalDoubleTest {
