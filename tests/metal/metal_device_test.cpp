@@ -192,6 +192,19 @@ TEST_F(MetalDevice, RunsAKernelOnAMappedFile) {
   EXPECT_EQ(out.as_slice<std::uint32_t>().value()[255], 1024u + 255 + 5);
 }
 
+TEST_F(MetalDevice, MakesAKernelFromACompiledLibrary) {
+  const DevicePtr gpu = device("METAL").value();
+  using namespace std::string_literals;
+  const std::string library = "MTLB...."s + "NAME"s + "\x0d\x00"s + "add_constant\x00"s + "ENDT"s;
+  const std::span code = std::as_bytes(std::span(library));
+  metal_double().clear_messages();
+  EXPECT_TRUE(gpu->make_kernel({.code = code, .entry = "add_constant"}).has_value());
+  EXPECT_EQ(metal_double().messages("newLibraryWithData:error:"), 1u);
+  EXPECT_TRUE(fails_with(gpu->make_kernel({.code = code, .entry = "absent"}), Code::kNotFound));
+  metal_double().fail("newLibraryWithData:error:", 1);
+  EXPECT_TRUE(fails_with(gpu->make_kernel({.code = code, .entry = "add_constant"}), Code::kInvalidArgument));
+}
+
 TEST_F(MetalDevice, GivesTheCompilersWordsForSourceThatDoesNotCompile) {
   const DevicePtr gpu = device("METAL").value();
   metal_double().fail("newLibraryWithSource:options:error:", 1);

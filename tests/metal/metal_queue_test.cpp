@@ -177,6 +177,25 @@ TEST_F(MetalQueue, BreaksOffWithMetalsWordsWhenWorkFails) {
   ASSERT_TRUE(fresh->finish());
 }
 
+TEST_F(MetalQueue, FailsWithTheWorkItWaitedForOnTheGpu) {
+  const QueuePtr second = gpu_->make_queue().value();
+  const QueuePtr third = gpu_->make_queue().value();
+  const Buffer buffer = make(64);
+  metal_double().set_pace(kMetalHeld);
+  metal_double().fail_execution(1, MTL::CommandBufferErrorPageFault);
+  ASSERT_TRUE(queue_->fill(buffer.window().value(), 1));
+  ASSERT_TRUE(second->wait_for(queue_->submit().value()));
+  ASSERT_TRUE(second->fill(buffer.window().value(), 2));
+  ASSERT_TRUE(third->wait_for(second->submit().value()));
+  Bytes seen(64, std::byte{0x5a});
+  ASSERT_TRUE(third->read(buffer.window().value(), seen));
+  const Timepoint last = third->submit().value();
+  metal_double().set_pace(kMetalLate);
+  EXPECT_TRUE(fails_with(third->wait(last), Code::kDriver));
+  EXPECT_FALSE(is_reached(last));
+  EXPECT_EQ(seen, Bytes(64, std::byte{0x5a}));
+}
+
 TEST_F(MetalQueue, TellsOutOfMemoryAndALostDeviceApart) {
   const Buffer buffer = make(64);
   metal_double().fail_execution(1, MTL::CommandBufferErrorOutOfMemory);
