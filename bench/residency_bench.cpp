@@ -114,7 +114,7 @@ void bench_metal() {
     metal.clear_messages();
     const std::uint64_t locks = locks_taken;
     for (std::size_t i = 0; i < kAllocations; ++i) {
-      const Buffer x = pool.allocate(f32, {64 << i % 8}).value();
+      const Buffer x = pool.allocate(f32, {std::size_t{64} << i % 8}).value();
       queue->launch(kernel, std::array{KernelArgument{x.window().value(), Access::kReadWrite}}, {.threads = {64, 1, 1}})
           .value();
     }

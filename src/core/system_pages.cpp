@@ -28,6 +28,10 @@ int open_past_cache(const char* path) noexcept {
   return descriptor;
 }
 
+int open_unnamed(const char*) noexcept {
+  return -1;
+}
+
 #else
 
 void want_huge_pages(void* address, std::size_t bytes) noexcept {
@@ -50,6 +54,10 @@ bool discard_pages(void* address, std::size_t bytes) noexcept {
 
 int open_past_cache(const char* path) noexcept {
   return ::open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+}
+
+int open_unnamed(const char* folder) noexcept {
+  return ::open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 }
 
 #endif

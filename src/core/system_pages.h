@@ -17,6 +17,9 @@ bool populate_pages(void* address, std::size_t bytes) noexcept;
 // Requires: whole pages of an anonymous mapping.
 bool discard_pages(void* address, std::size_t bytes) noexcept;
 
+// A file in `folder` that has no name and goes with its descriptor, or -1 where the system has none.
+int open_unnamed(const char* folder) noexcept;
+
 // A descriptor whose reads go past the page cache, or -1 where the file system has none. The caller closes it.
 int open_past_cache(const char* path) noexcept;
 
