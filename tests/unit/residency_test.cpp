@@ -9,7 +9,6 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
-#include <thread>
 
 #include "berth/buffer.h"
 #include "devices/cpu/cpu_device.h"

@@ -28,7 +28,8 @@ struct Pages {
 
 void fault_in(const Pages& pages) {
   if (populate_pages(pages.address, pages.bytes)) return;
-  // Older kernels and other systems: a read-modify-write of one byte a page, by all threads. Atomic, because the owner may be writing.
+  // Older kernels and other systems: a read-modify-write of one byte a page, by all threads. Atomic, because the owner
+  // may be writing.
   static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   static_cast<void>(for_each_piece(pages.bytes, [&](std::size_t offset, std::size_t count) -> Result<void> {
     auto* bytes = static_cast<unsigned char*>(pages.address) + offset;
