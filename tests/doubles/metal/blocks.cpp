@@ -89,9 +89,11 @@ void unshare(Shared* shared) {
 
 }  // namespace
 
-DOUBLE_EXPORT void* _NSConcreteStackBlock[32] = {};
-DOUBLE_EXPORT void* _NSConcreteGlobalBlock[32] = {};
-DOUBLE_EXPORT void* _NSConcreteMallocBlock[32] = {};
+extern "C" {
+__attribute__((visibility("default"))) void* _NSConcreteStackBlock[32] = {};
+__attribute__((visibility("default"))) void* _NSConcreteGlobalBlock[32] = {};
+__attribute__((visibility("default"))) void* _NSConcreteMallocBlock[32] = {};
+}
 
 DOUBLE_EXPORT void* _Block_copy(const void* from) {
   if (from == nullptr) return nullptr;

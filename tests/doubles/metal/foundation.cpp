@@ -370,9 +370,12 @@ Object* constant_key(const char* text) {
 
 using metal_double::Object;
 
-DOUBLE_EXPORT Object* NSLocalizedDescriptionKey = metal_double::constant_key("NSLocalizedDescription");
-DOUBLE_EXPORT Object* NSCocoaErrorDomain = metal_double::constant_key("NSCocoaErrorDomain");
-DOUBLE_EXPORT Object* NSPOSIXErrorDomain = metal_double::constant_key("NSPOSIXErrorDomain");
+extern "C" {
+__attribute__((visibility("default"))) Object* NSLocalizedDescriptionKey =
+    metal_double::constant_key("NSLocalizedDescription");
+__attribute__((visibility("default"))) Object* NSCocoaErrorDomain = metal_double::constant_key("NSCocoaErrorDomain");
+__attribute__((visibility("default"))) Object* NSPOSIXErrorDomain = metal_double::constant_key("NSPOSIXErrorDomain");
+}
 
 DOUBLE_EXPORT const void* __CFStringMakeConstantString(const char* text) {
   return metal_double::constant_key(text);

@@ -193,7 +193,9 @@ void for_each_type(const std::function<void(const Type&)>& visit) {
 #define DOUBLE_EXPORT extern "C" __attribute__((visibility("default")))
 
 // The class of string constants that the compiler lays out: an address to recognise them by.
-DOUBLE_EXPORT int __CFConstantStringClassReference[24] = {};
+extern "C" {
+__attribute__((visibility("default"))) int __CFConstantStringClassReference[24] = {};
+}
 
 // The method of a message, and everything that happens at every message. Called by the assembly below.
 DOUBLE_EXPORT metal_double::Implementation metal_double_method(metal_double::Object* receiver,
