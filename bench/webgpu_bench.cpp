@@ -163,6 +163,60 @@ void print_time(const char* what, std::vector<Way>& ways, double unit, const cha
                (way.median() / plain - 1) * 100);
 }
 
+// What an f16 shadow costs beyond the f32 data itself, converted on either side. The kernel reads the floats that are
+// on the device already; WGSL leaves the rounding of pack2x16float to the adapter, so its bits are compared too.
+constexpr std::string_view kConvert = R"(
+@group(0) @binding(0) var<storage, read> floats: array<vec2<f32>>;
+@group(0) @binding(1) var<storage, read_write> halves: array<u32>;
+@compute @workgroup_size(256) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  halves[id.x] = pack2x16float(floats[id.x]);
+}
+)";
+
+void compare_shadows(const DevicePtr& device, Queue& queue, int rounds) {
+  constexpr std::size_t kFloats = std::size_t{16} << 20;
+  std::vector<float> source(kFloats);
+  for (std::size_t i = 0; i < kFloats; ++i) source[i] = static_cast<float>(i % 60'000) / 7 - 4'000;
+  const Buffer floats = Buffer::allocate(device, f32, {kFloats}).value();
+  const Buffer by_host = Buffer::allocate(device, f16, {kFloats}).value();
+  const Buffer by_kernel = Buffer::allocate(device, f16, {kFloats}).value();
+  check(queue.write(floats.window().value(), std::as_bytes(std::span(source))));
+  check(queue.finish());
+  const auto convert_on_host = [&] {
+    constexpr std::size_t kPiece = 4096;  // floats: both sides of a piece stay in the first cache
+    std::array<F16, kPiece> piece;
+    Window window = by_host.window().value();
+    window.bytes = sizeof(piece);
+    for (std::size_t at = 0; at < kFloats; at += kPiece, window.offset += sizeof(piece)) {
+      to_f16(std::span(source).subspan(at, kPiece), piece);
+      check(queue.write(window, std::as_bytes(std::span(piece))));
+    }
+    check(queue.finish());
+  };
+  const Kernel kernel = device->make_kernel({.code = std::as_bytes(std::span(kConvert))}).value();
+  const std::array<KernelArgument, 2> arguments = {KernelArgument{floats.window().value(), Access::kRead},
+                                                   KernelArgument{by_kernel.window().value()}};
+  const auto convert_on_device = [&] {
+    check(queue.launch(kernel, arguments, {.groups = {kFloats / 2 / 256, 1, 1}}));
+    check(queue.finish());
+  };
+  std::vector<Way> ways;
+  ways.push_back({"on the host with SIMD, then written", convert_on_host});
+  ways.push_back({"on the device with a kernel", convert_on_device});
+  take_turns(ways, rounds);
+  fmt::print("\nf16 shadow of 64 MiB of f32, beside writing the f32 itself\n");
+  for (Way& way : ways)
+    fmt::print("  {:<44} {:7.2f} ms   {:5.2f}x the host\n", way.name, way.median() * 1e3,
+               ways[0].median() / way.median());
+  std::vector<std::uint16_t> host(kFloats), kernels(kFloats);
+  check(queue.read(by_host.window().value(), std::as_writable_bytes(std::span(host))));
+  check(queue.read(by_kernel.window().value(), std::as_writable_bytes(std::span(kernels))));
+  check(queue.finish());
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < kFloats; ++i) different += host[i] != kernels[i];
+  fmt::print("  values the two round differently: {} of {}\n", different, kFloats);
+}
+
 void run(int rounds) {
   const DevicePtr device = berth::device("WEBGPU").value();
   const webgpu::Library library = webgpu::open_library().value();
@@ -265,6 +319,7 @@ void run(int rounds) {
                  1e-6, "us", times * repeats);
     }
   }
+  compare_shadows(device, *queue, rounds);
 }
 
 }  // namespace

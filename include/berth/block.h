@@ -55,13 +55,13 @@ struct BlockSpec {
   std::size_t alignment = 64;  // a power of two
   Usage usage = Usage::kDefault;
   HostAccess host = HostAccess::kPreferred;
+  Name tag{};  // counted, trimmed and freed together
   bool zero = false;
   // The line of the queue that will use the block first, 0 for none. A block is idle when it is returned,
   // unless a line is named: then work of that line may still be using it, which is safe because lines are in
   // order.
   std::uint16_t on = 0;
   Name label{};  // shown in reports
-  Name tag{};    // counted, trimmed and freed together
 };
 
 enum class BlockFlags : std::uint8_t {

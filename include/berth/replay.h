@@ -57,9 +57,10 @@ struct ReplayTrace {
 PlanProblem plan_problem(const ReplayTrace& trace);
 
 struct ReplayOptions {
-  std::uint64_t alignment = 64;  // least alignment of every request; a power of two
-  unsigned renew_after = 3;      // deviating runs in a row after which the plan is renewed; 0: never
-  unsigned max_renewals = 8;     // for one key; an engine that never repeats itself is left to the pool
+  // Least alignment of every request, a power of two; a smaller request needs only its own size, and 16 at least.
+  std::uint64_t alignment = 64;
+  unsigned renew_after = 3;   // deviating runs in a row after which the plan is renewed; 0: never
+  unsigned max_renewals = 8;  // for one key; an engine that never repeats itself is left to the pool
   std::uint64_t arena_slack =
       0;  // bytes after the last slot, for engines that read past the end of what they asked for
   PlanOptions planning = {};

@@ -22,7 +22,7 @@ class BiasedLock {
  public:
   // Owner. False when somebody else has it: then go the slow way.
   bool enter() noexcept {
-    if (has_membarrier_) [[likely]] {
+    if (others_order_) [[likely]] {
       busy_.store(true, std::memory_order_relaxed);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
@@ -62,6 +62,7 @@ class BiasedLock {
   // Set during static initialisation; an owner that comes earlier sees false, which is slower and as safe.
   inline static const bool has_membarrier_ = register_membarrier();
 
+  const bool others_order_ = has_membarrier_;  // beside what is touched with it
   std::atomic<bool> busy_{false};
   std::atomic<bool> revoked_{false};
 };

@@ -73,10 +73,10 @@ Result<Buffer> Buffer::make(AllocatorPtr allocator, DType dtype, const Shape& sh
                        .alignment = options.alignment,
                        .usage = options.usage,
                        .host = options.host,
+                       .tag = options.tag,
                        .zero = options.zero,
                        .on = options.on,
-                       .label = options.label,
-                       .tag = options.tag};
+                       .label = options.label};
   return Buffer(Storage::make_lazy(std::move(allocator), spec, site), 0, bytes, dtype, shape);
 }
 

@@ -93,22 +93,25 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   unsigned slow_calls_ = 0;
 };
 
-// The block as the user gets it. Put together in two registers: a block that is written in small pieces and copied
-// as a whole right after makes the processor wait for each of its halves, which is half the price of a hit.
-inline Block live_block(const PoolNode& node, const BlockSpec& spec) noexcept {
+// The block as the user gets it. Written as two halves, straight into the result: a block that is written in small
+// pieces and copied as a whole right after makes the processor wait for each of its halves, which is half the price of
+// a hit.
+inline Result<Block> live_block(const PoolNode& node, const BlockSpec& spec) noexcept {
   using Half = std::uint64_t __attribute__((vector_size(16)));
-  struct Halves {
-    Half first, second;
-  };
-  static_assert(sizeof(Halves) == sizeof(Block) && std::endian::native == std::endian::little);
+  static_assert(2 * sizeof(Half) == sizeof(Block) && std::endian::native == std::endian::little);
   static_assert(offsetof(Block, host) == 8 && offsetof(Block, bytes) == 16 && offsetof(Block, key) == 24 &&
                 offsetof(Block, label) == 28 && offsetof(Block, flags) == 30);
-  Halves halves;
-  std::memcpy(&halves.first, &node.inner, sizeof(Half));
-  const std::uint64_t flags_and_usage =
-      static_cast<std::uint64_t>(node.inner.usage) << 56 | static_cast<std::uint64_t>(node.inner.flags) << 48;
-  halves.second = Half{spec.bytes, flags_and_usage | static_cast<std::uint64_t>(spec.label.id()) << 32 | node.key};
-  return std::bit_cast<Block>(halves);
+  Half first;
+  std::memcpy(&first, &node.inner, sizeof(Half));
+  // The label's two bytes of the inner block make room for the user's.
+  std::uint64_t tail;
+  std::memcpy(&tail, &node.inner.key, sizeof tail);
+  const Half second{spec.bytes, (tail & 0xffff'0000'0000'0000) | std::uint64_t{spec.label.id()} << 32 | node.key};
+  Result<Block> result = Block{};
+  auto* const bytes = reinterpret_cast<std::byte*>(&*result);
+  std::memcpy(bytes, &first, sizeof(Half));
+  std::memcpy(bytes + sizeof(Half), &second, sizeof(Half));
+  return result;
 }
 
 // Makes a cached node live. The caller took it out of its bin.

@@ -35,11 +35,6 @@ struct CachesOfThread {
 };
 thread_local CachesOfThread caches_of_thread;
 
-// std::has_single_bit counts bits, which the baseline instruction set has no instruction for.
-constexpr bool is_power_of_two(std::size_t value) noexcept {
-  return value != 0 && (value & (value - 1)) == 0;
-}
-
 std::uint64_t next_pool_id() noexcept {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -89,13 +84,14 @@ ThreadCache* CachingPool::own_cache() noexcept {
 Result<Block> CachingPool::allocate(const BlockSpec& spec) {
   const Recent& slot = recent[id_ % kRecent];
   // Zero bytes wrap around and go the slow way.
-  if (slot.pool != id_ || spec.bytes - 1 >= largest_ || !is_power_of_two(spec.alignment)) [[unlikely]]
+  if (slot.pool != id_ || spec.bytes - 1 >= largest_) [[unlikely]]
     return allocate_slowly(spec);
   ThreadCache& cache = *slot.cache;
   if (!cache.lock.enter()) [[unlikely]]
     return allocate_slowly(spec);
-  const ThreadCache::Memo& memo = cache.memos[(spec.tag.id() ^ static_cast<unsigned>(spec.usage)) % 4];
-  if (memo.options != pack_options(spec) || memo.alignment != std::max(spec.alignment, kLeastAlignment)) [[unlikely]] {
+  const std::uint32_t options = pack_options(spec);
+  const ThreadCache::Memo& memo = cache.memo(options);
+  if (memo.options != options || memo.alignment != spec.alignment) [[unlikely]] {
     cache.lock.leave();
     return allocate_slowly(spec);
   }
@@ -106,6 +102,7 @@ Result<Block> CachingPool::allocate(const BlockSpec& spec) {
     return allocate_slowly(spec);
   }
   PoolNode& node = *bin.pop();
+  cache.latest = {&node, &group};
   const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
   const std::int64_t live = cache.live_bytes.add(bytes);
   const std::int64_t group_live = group.live_bytes.add(bytes);
@@ -121,38 +118,38 @@ Result<Block> CachingPool::allocate(const BlockSpec& spec) {
 Result<Block> CachingPool::finish_slowly(ThreadCache& cache, CachedGroup& group, PoolNode& node,
                                          const BlockSpec& spec) {
   note_height(cache, group, node.group);
-  const Block block = live_block(node, spec);
+  auto block = live_block(node, spec);
   if (spec.zero)
     if (auto zeroed = zero(node, spec); !zeroed) {
-      release(block, {});
+      release(*block, {});
       return zeroed.error();
     }
   return block;
 }
 
 void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
-  PoolNode* const node = nodes_.find(block.key);
+  const Recent& slot = recent[id_ % kRecent];
+  ThreadCache* const cache = slot.pool == id_ ? slot.cache : nullptr;
+  PoolNode* node = cache != nullptr ? cache->latest.node : nullptr;
+  const bool latest = node != nullptr && node->key == block.key;
+  if (!latest) node = nodes_.find(block.key);
   if (node == nullptr || node->key != block.key || node->inner.handle != block.handle ||
       node->state.load(std::memory_order_relaxed) != NodeState::kLive) [[unlikely]]
     return refuse(block);
-  const Recent& slot = recent[id_ % kRecent];
-  if (slot.pool != id_ || last_use.bits != 0) [[unlikely]]
+  if (cache == nullptr || last_use.bits != 0 || !cache->lock.enter()) [[unlikely]]
     return release_slowly(*node, last_use);
-  ThreadCache& cache = *slot.cache;
-  if (!cache.lock.enter()) [[unlikely]]
-    return release_slowly(*node, last_use);
-  CachedGroup* const group = cache.group(node->group);
+  CachedGroup* const group = latest ? cache->latest.group : cache->group(node->group);
+  Bin* const bin = group == nullptr ? nullptr : &group->bins[node->size_class];
   const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
-  if (group == nullptr || cache.live_bytes.get() - bytes < cache.floor ||
-      group->bins[node->size_class].count >= most_kept(node->size_class)) [[unlikely]] {
-    cache.lock.leave();
+  if (bin == nullptr || bin->count >= bin->most || cache->live_bytes.get() - bytes < cache->floor) [[unlikely]] {
+    cache->lock.leave();
     return release_slowly(*node, last_use);
   }
   take_in(*node);
-  group->bins[node->size_class].push(node);
-  cache.live_bytes.add(-bytes);
+  bin->push(node);
+  cache->live_bytes.add(-bytes);
   group->live_bytes.add(-bytes);
-  cache.lock.leave();
+  cache->lock.leave();
 }
 
 void CachingPool::refuse(const Block& block) noexcept {

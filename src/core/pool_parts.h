@@ -49,9 +49,16 @@ class Counter {
   std::atomic<std::int64_t> value_{0};
 };
 
+// How many blocks of a class a thread keeps.
+constexpr std::uint32_t most_kept(unsigned index) noexcept {
+  constexpr unsigned kSmall = size_class(std::size_t{64} << 10), kMiddle = size_class(std::size_t{1} << 20);
+  return index <= kSmall ? 64 : index <= kMiddle ? 16 : index < kUncached ? 8 : 0;
+}
+
 struct Bin {
   PoolNode* head = nullptr;
   std::uint32_t count = 0;
+  std::uint32_t most = 0;  // a thread's bin: how many it keeps before it shares half of them
 
   void push(PoolNode* node) noexcept {
     node->next = head;
@@ -70,6 +77,10 @@ struct CachedGroup {
   Counter live_bytes;                        // of this thread alone; below zero where it releases what others allocated
   std::int64_t height = 0;                   // past this many live bytes the tag may be at a new peak
   std::array<Bin, kSizeClasses + 1> bins{};  // the last for kUncached: always empty, and full
+
+  CachedGroup() noexcept {
+    for (unsigned index = 0; index < bins.size(); ++index) bins[index].most = most_kept(index);
+  }
 };
 
 // The blocks that one thread keeps. The thread works on it under `lock`, or under the pool's mutex; others
@@ -80,6 +91,12 @@ struct CachedGroup {
 struct ThreadCache {
   BiasedLock lock;
   Counter live_bytes, hits;
+  // What the thread was given last. It is often what comes back first, and looking here spares the processor the wait
+  // from the block's bytes through the table to the node. Touched by the thread alone.
+  struct {
+    PoolNode* node = nullptr;
+    CachedGroup* group = nullptr;
+  } latest;
   std::int64_t height = 0;  // past this many live bytes the pool may be at a new peak
   std::int64_t floor = 0;   // base - quota
   std::int64_t base = 0;
@@ -97,13 +114,14 @@ struct ThreadCache {
     add_cached(bytes);
   }
 
-  // The options asked for lately.
+  // What was asked for lately, and found to be legal.
   struct Memo {
-    std::size_t alignment = 0;  // 0: none
+    std::size_t alignment = 0;  // as asked; 0: none
     std::uint32_t options = 0;
     CachedGroup* group = nullptr;
   };
   std::array<Memo, 4> memos{};
+  Memo& memo(std::uint32_t options) noexcept { return memos[(options ^ options >> 16) % 4]; }
   std::vector<std::unique_ptr<CachedGroup>> groups;  // by group number; null until used
 
   CachedGroup* group(std::size_t number) const noexcept {
@@ -122,16 +140,10 @@ struct SharedGroup {
 // Requests below it share their blocks with it.
 inline constexpr std::size_t kLeastAlignment = 64;
 
-// Usage, host access and tag in one word.
+// Usage, host access and tag in one word, in the order in which the request has them: one load.
 constexpr std::uint32_t pack_options(const BlockSpec& spec) noexcept {
   return static_cast<std::uint32_t>(spec.tag.id()) << 16 | static_cast<std::uint32_t>(spec.host) << 8 |
          static_cast<std::uint32_t>(spec.usage);
-}
-
-// How many blocks of a class a thread keeps before it shares half of them.
-constexpr std::uint32_t most_kept(unsigned index) noexcept {
-  constexpr unsigned kSmall = size_class(std::size_t{64} << 10), kMiddle = size_class(std::size_t{1} << 20);
-  return index <= kSmall ? 64 : index <= kMiddle ? 16 : index < kUncached ? 8 : 0;
 }
 
 // How many blocks a thread takes from the shared ones at once.

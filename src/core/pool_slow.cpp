@@ -47,9 +47,6 @@ CachedGroup* CachingPool::own_group(ThreadCache* cache, std::uint16_t number) no
     } catch (...) {
       return nullptr;
     }
-  const SharedGroup& shared = *groups_[number];
-  cache->memos[(shared.tag.id() ^ (shared.options & 0xff)) % 4] = {shared.alignment, shared.options,
-                                                                   cache->group(number)};
   return cache->group(number);
 }
 
@@ -139,6 +136,7 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
     const std::uint16_t number = group_number(asked);
     ThreadCache* const cache = own_cache();
     CachedGroup* const group = own_group(cache, number);
+    if (group != nullptr) cache->memo(pack_options(asked)) = {asked.alignment, pack_options(asked), group};
     if (group != nullptr && group->bins[index].head != nullptr) {
       // The options were not in the memo, and now they are.
       node = group->bins[index].pop();
@@ -153,7 +151,7 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
         ++retired_hits_;
       count(cache, group, number, static_cast<std::int64_t>(node->inner.bytes));
       hand_out(*node, asked);
-      block = live_block(*node, asked);
+      block = live_block(*node, asked).value();
     }
   } catch (const std::bad_alloc&) {
     return out_of_memory(OutOfMemory::Cause::kCapacity, *this, asked);
@@ -342,7 +340,7 @@ void CachingPool::release_slowly(PoolNode& node, Timepoint last_use) noexcept {
       leave(&node, leaving);
     } else if (idle && group != nullptr && 2 * node.inner.bytes <= options_.max_cached_bytes) {
       Bin& bin = group->bins[node.size_class];
-      if (bin.count >= most_kept(node.size_class)) share_half(*cache, bin, node.group, node.size_class);
+      if (bin.count >= bin.most) share_half(*cache, bin, node.group, node.size_class);
       const std::int64_t lacking = cache->cached_bytes() + bytes - cache->quota();
       if (lacking > 0) {
         // One thread keeps at most half of what the pool may.

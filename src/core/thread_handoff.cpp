@@ -15,14 +15,16 @@ void take_over(const void* token) noexcept {
 }  // namespace berth
 
 // oneTBB's own task objects, whose code is in its headers and so is instrumented. Silenced are reports whose innermost
-// frame is there, or that pass through one of its functions that never calls the work of a task. clang counts what a
-// task captured as read by the task itself: in host_copy.cpp, where the copying is memcpy's and still looked at.
+// frame is there, or that pass through one of its functions that never calls the work of a task; and what the library
+// itself allocates and frees, whose hand-over between its threads is not seen. clang counts what a task captured as
+// read by the task itself: in host_copy.cpp, where copies below 32 MiB are memcpy's and still looked at.
 // Then WebGPU's library, the software Vulkan below it and ONNX Runtime, which are not instrumented: their locks are not
-// seen, or half seen. Not
-// called_from_lib for the Vulkan driver: the loader unloads it, and that ends a process under the sanitizer.
+// seen, or half seen. Not called_from_lib for the Vulkan driver: the loader unloads it, and that ends a process under
+// the sanitizer.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "race_top:oneapi/tbb/\n"
+         "called_from_lib:libtbb.so\n"
          "race:tbb::detail::d1::task_group_context::\n"
          "race:tbb::detail::d1::tree_node::\n"
          "race:fold_tree\n"

@@ -38,6 +38,16 @@ def guillotine(count, seed, height=1 << 20, width=1 << 12):
     return "id,lower,upper,size\n" + "\n".join(rows) + "\n"
 
 
+def crowd(count, seed):
+    """Random lifetimes, too many of them to be packed to the bound at once."""
+    chance = random.Random(seed)
+    rows = []
+    for i in range(count):
+        lower = chance.randrange(count)
+        rows.append(f"{i},{lower},{lower + 1 + int(chance.expovariate(1 / 300))},{chance.randrange(1, 1 << 20)}")
+    return "id,lower,upper,size\n" + "\n".join(rows) + "\n"
+
+
 class PlanCommand(unittest.TestCase):
     def setUp(self):
         self._folder = tempfile.TemporaryDirectory()
@@ -218,7 +228,7 @@ class PlanCommand(unittest.TestCase):
         return process.wait(), seen.decode()
 
     def test_a_terminal_sees_progress_that_goes_away(self):
-        problem = self.write("p.csv", guillotine(300, seed=2))
+        problem = self.write("p.csv", crowd(20000, seed=2))
         code, seen = self.on_a_terminal(problem, "--time-limit", "1", env={"BERTH_PROGRESS": "now"})
         self.assertEqual(code, 0)
         self.assertIn("\rplanning", seen)
@@ -233,7 +243,7 @@ class PlanCommand(unittest.TestCase):
         self.assertNotIn("\x1b", seen)
 
     def test_an_interrupt_keeps_the_best_plan(self):
-        problem = self.write("p.csv", guillotine(300, seed=2))
+        problem = self.write("p.csv", crowd(20000, seed=2))
         code, seen = self.on_a_terminal(problem, "--time-limit", "600", env={"BERTH_PROGRESS": "now"},
                                         interrupt_when=b"best")
         self.assertEqual(code, 0, seen)

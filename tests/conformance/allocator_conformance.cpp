@@ -13,6 +13,7 @@
 #include "berth/null.h"
 #include "berth/pool.h"
 #include "berth/stats.h"
+#include "berth/trace.h"
 #include "doubles/lagging_device.h"
 
 namespace berth::conformance {
@@ -212,6 +213,17 @@ AllocatorPtr cpu() {
   return device("CPU").value();
 }
 constexpr std::size_t kPlenty = std::size_t{1} << 30;
+// The recording itself is looked at elsewhere.
+Result<AllocatorPtr> traced(AllocatorPtr inner) {
+  auto recorder = trace(std::move(inner), "/dev/null");
+  if (!recorder) return recorder.error();
+  return AllocatorPtr(*recorder);
+}
+Result<AllocatorPtr> pooled_trace() {
+  auto recorder = traced(cpu());
+  if (!recorder) return recorder.error();
+  return AllocatorPtr(pool(*recorder));
+}
 
 BERTH_ALLOCATOR_CONFORMANCE(CpuRoot, [] { return Result<AllocatorPtr>(cpu()); });
 BERTH_ALLOCATOR_CONFORMANCE(LaggingRoot, [] { return Result<AllocatorPtr>(doubles::LaggingDevice::make(false)); });
@@ -225,6 +237,8 @@ BERTH_ALLOCATOR_CONFORMANCE(PoolOnDeviceOnlyMemory,
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnPool, [] { return Result<AllocatorPtr>(pool(pool(cpu()))); });
 BERTH_ALLOCATOR_CONFORMANCE(LimitOnCpu, [] { return Result<AllocatorPtr>(limit(cpu(), kPlenty)); });
 BERTH_ALLOCATOR_CONFORMANCE(StatsOnCpu, [] { return Result<AllocatorPtr>(stats(cpu())); });
+BERTH_ALLOCATOR_CONFORMANCE(TraceOnCpu, [] { return traced(cpu()); });
+BERTH_ALLOCATOR_CONFORMANCE(PoolOnTrace, pooled_trace);
 BERTH_ALLOCATOR_CONFORMANCE(FaultOnCpu, [] { return Result<AllocatorPtr>(fault(cpu())); });
 BERTH_ALLOCATOR_CONFORMANCE(
     NullLikeCpu, [] { return Result<AllocatorPtr>(null(cpu())); }, true, false);

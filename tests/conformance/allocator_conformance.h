@@ -17,6 +17,12 @@ struct AllocatorCase {
   bool has_memory = true;                      // false for dry runs
 };
 
+// A device as the root that it is.
+inline Result<AllocatorPtr> allocator_of(Result<DevicePtr> device) {
+  if (!device) return device.error();
+  return AllocatorPtr(*std::move(device));
+}
+
 class AllocatorConformance : public testing::TestWithParam<const AllocatorCase*> {};
 
 #define BERTH_ALLOCATOR_CONFORMANCE(suite, ...)                                              \

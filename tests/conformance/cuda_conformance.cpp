@@ -1,5 +1,7 @@
 // CUDA, on the driver double unless BERTH_TEST_CUDA=real.
 #include "berth/cuda.h"
+#include "berth/pool.h"
+#include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
 #include "devices/cuda/cuda_device.h"
 #include "doubles/cuda/cuda_kernels.h"
@@ -59,6 +61,18 @@ BERTH_DEVICE_CONFORMANCE(CudaPlain, DeviceCase{.open = [] { return open({.pools 
 BERTH_DEVICE_CONFORMANCE(CudaEager, DeviceCase{.open = [] { return open({.eager = 1}); },
                                                .add_kernel = berth::cuda_test::make_add_kernel,
                                                .foreign = foreign});
+
+Result<AllocatorPtr> root() {
+  if (on_real_gpu()) return allocator_of(device("CUDA:0"));
+  const berth::cuda_test::CudaChoice choice;
+  return allocator_of(device("CUDA:0"));
+}
+
+BERTH_ALLOCATOR_CONFORMANCE(CudaRoot, root);
+BERTH_ALLOCATOR_CONFORMANCE(PoolOnCuda, [] {
+  auto cuda = root();
+  return cuda ? Result<AllocatorPtr>(pool(*cuda)) : cuda;
+});
 
 }  // namespace
 }  // namespace berth::conformance

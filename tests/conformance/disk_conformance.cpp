@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
 
 namespace berth::conformance {
@@ -57,6 +58,10 @@ BERTH_DEVICE_CONFORMANCE(Disk,
                                        {"CommitsResidencyOnceASubmit", Code::kUnsupported,
                                         "the page cache decides what of a file is in memory"}},
                              .read_only_pattern = true});
+
+// Blocks of a file are windows of the same bytes, and none of them is written.
+BERTH_ALLOCATOR_CONFORMANCE(
+    DiskRoot, [] { return allocator_of(open()); }, false);
 
 }  // namespace
 }  // namespace berth::conformance

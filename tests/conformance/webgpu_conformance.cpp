@@ -2,6 +2,8 @@
 // ways are checked on machines where memory can be written in place.
 #include <cstring>
 
+#include "berth/pool.h"
+#include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
 #include "devices/webgpu/webgpu_device.h"
 
@@ -58,6 +60,12 @@ BERTH_DEVICE_CONFORMANCE(Webgpu,
                              .open = [] { return device("WEBGPU"); }, .add_kernel = add_kernel, .foreign = foreign});
 
 BERTH_DEVICE_CONFORMANCE(WebgpuStaged, DeviceCase{.open = open_staged, .add_kernel = add_kernel, .foreign = foreign});
+
+BERTH_ALLOCATOR_CONFORMANCE(WebgpuRoot, [] { return allocator_of(device("WEBGPU")); });
+BERTH_ALLOCATOR_CONFORMANCE(PoolOnWebgpu, [] {
+  auto root = allocator_of(device("WEBGPU"));
+  return root ? Result<AllocatorPtr>(pool(*root)) : root;
+});
 
 }  // namespace
 }  // namespace berth::conformance

@@ -10,6 +10,7 @@
 #include "berth/buffer.h"
 #include "berth/out_of_memory.h"
 #include "support.h"
+#include "support/kernel_pages.h"
 
 namespace berth {
 namespace {
@@ -114,25 +115,6 @@ TEST(Devices, FailWithACapacityReportWhenTheSystemHasNoMore) {
   EXPECT_EQ(refused.error().out_of_memory()->cause, OutOfMemory::Cause::kCapacity);
 }
 
-// The kernel's own figure: AnonHugePages of the mapping that holds `address`.
-std::size_t huge_kib_at(const void* address) {
-  std::ifstream maps("/proc/self/smaps");
-  std::string line;
-  bool inside = false;
-  while (std::getline(maps, line)) {
-    std::uintptr_t begin = 0, end = 0;
-    char dash = 0;
-    std::istringstream head(line);
-    if (head >> std::hex >> begin >> dash >> end && dash == '-') {
-      const auto at = reinterpret_cast<std::uintptr_t>(address);
-      inside = begin <= at && at < end;
-    } else if (inside && line.starts_with("AnonHugePages:")) {
-      return std::stoul(line.substr(14));
-    }
-  }
-  return 0;
-}
-
 TEST(CpuMemory, IsBackedByHugePagesWhenLarge) {
   std::ifstream setting("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string text;
@@ -141,7 +123,7 @@ TEST(CpuMemory, IsBackedByHugePagesWhenLarge) {
     GTEST_SKIP() << "this kernel gives no transparent huge pages: " << text;
   const Buffer buffer = Buffer::allocate(device("CPU").value(), u8, {std::size_t{32} << 20}).value();
   std::memset(buffer.as_raw_ptr(), 1, buffer.size());
-  EXPECT_GE(huge_kib_at(buffer.as_raw_ptr()), std::size_t{16} << 10);
+  EXPECT_GE(test::kernel_kib(buffer.as_raw_ptr(), "AnonHugePages"), std::size_t{16} << 10);
 }
 
 TEST(CpuMemory, IsNotTouchedWhenTheKernelHasZeroedIt) {

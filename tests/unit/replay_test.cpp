@@ -54,6 +54,19 @@ Chain chain(Replay& replay, bool release_last = true) {
   return run;
 }
 
+TEST(Replay, AlignsARequestToItsOwnSizeWhereThatIsLess) {
+  Rig rig;
+  ASSERT_TRUE(rig.replay->begin_run("k"));
+  for (const std::size_t bytes : {1u, 16u, 17u, 48u, 64u, 5000u}) rig.replay->release(rig.replay->allocate(bytes));
+  rig.replay->release(rig.replay->allocate(4, 256));
+  rig.replay->end_run();
+  const ReplayTrace* trace = rig.replay->trace("k");
+  ASSERT_NE(trace, nullptr);
+  std::vector<std::uint64_t> alignments;
+  for (const auto& request : trace->requests) alignments.push_back(request.alignment);
+  EXPECT_EQ(alignments, (std::vector<std::uint64_t>{16, 16, 32, 64, 64, 64, 256}));
+}
+
 TEST(Replay, RecordsTheFirstRunAndServesTheSecondFromOneArena) {
   Rig rig;
   ASSERT_TRUE(rig.replay->begin_run("k"));

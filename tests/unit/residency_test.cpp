@@ -13,6 +13,7 @@
 #include "berth/buffer.h"
 #include "devices/cpu/cpu_device.h"
 #include "support.h"
+#include "support/kernel_pages.h"
 
 namespace berth {
 namespace {
@@ -129,25 +130,6 @@ TEST(Residency, IsUnsupportedOnDisk) {
   EXPECT_TRUE(fails_with(disk->keep_resident(), Code::kUnsupported));
 }
 
-// A field of the kernel's own account of the mapping at `address`, in KiB.
-std::size_t kernel_kib(const void* address, const std::string& field) {
-  std::ifstream maps("/proc/self/smaps");
-  std::string line;
-  bool inside = false;
-  while (std::getline(maps, line)) {
-    std::uintptr_t begin = 0, end = 0;
-    char dash = 0;
-    std::istringstream head(line);
-    if (head >> std::hex >> begin >> dash >> end && dash == '-') {
-      const auto at = reinterpret_cast<std::uintptr_t>(address);
-      inside = begin <= at && at < end;
-    } else if (inside && line.starts_with(field + ":")) {
-      return std::stoul(line.substr(field.size() + 1));
-    }
-  }
-  return 0;
-}
-
 // How many of the buffer's pages the kernel has in memory.
 std::size_t resident_pages(const Buffer& buffer) {
   std::vector<unsigned char> pages((buffer.size() + 4095) / 4096);
@@ -164,7 +146,7 @@ TEST(CpuResidency, FaultsMemoryInAndLocksItAtTheSubmit) {
   EXPECT_EQ(resident_pages(buffer), 1024u);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these turn mlock into nothing
   if (cpu->residency()->report().left.empty()) {
-    EXPECT_EQ(kernel_kib(buffer.as_raw_ptr(), "Locked"), 4096u);
+    EXPECT_EQ(test::kernel_kib(buffer.as_raw_ptr(), "Locked"), 4096u);
   }
 #endif
 }
@@ -175,7 +157,7 @@ TEST(CpuResidency, UnlocksWhatIsRemoved) {
   const Buffer buffer = Buffer::allocate(cpu, u8, {std::size_t{4} << 20}).value();
   ASSERT_TRUE(queue->submit());
   cpu->residency()->remove(buffer.window().value().block);
-  EXPECT_EQ(kernel_kib(buffer.as_raw_ptr(), "Locked"), 0u);
+  EXPECT_EQ(test::kernel_kib(buffer.as_raw_ptr(), "Locked"), 0u);
   EXPECT_EQ(cpu->residency()->report().resident_bytes, 0u);
 }
 
