@@ -16,12 +16,19 @@ Error io_error(const std::string& what) {
   return Error::with_text(Code::kIo, Layer::kProgram, what + ": " + std::strerror(errno));
 }
 
+// A pipe that the worker does not inherit.
+int private_pipe(int (&ends)[2]) {
+  if (pipe(ends) != 0) return -1;
+  for (const int end : ends) fcntl(end, F_SETFD, FD_CLOEXEC);
+  return 0;
+}
+
 }  // namespace
 
 Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments) {
   int in[2], out[2];
-  if (pipe2(in, O_CLOEXEC) != 0) return io_error("a pipe to a worker process");
-  if (pipe2(out, O_CLOEXEC) != 0) {
+  if (private_pipe(in) != 0) return io_error("a pipe to a worker process");
+  if (private_pipe(out) != 0) {
     const Error error = io_error("a pipe from a worker process");
     close(in[0]);
     close(in[1]);

@@ -15,6 +15,7 @@
 #include "berth/fault.h"
 #include "berth/kernel.h"
 #include "berth/limit.h"
+#include "berth/metal.h"
 #include "berth/name.h"
 #include "berth/null.h"
 #include "berth/order.h"

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -83,8 +84,12 @@ class Charge {
   std::size_t pieces_;
 };
 
+class KeepAlive;
+
 class Device : public Allocator, public std::enable_shared_from_this<Device> {
  public:
+  ~Device() override;
+
   DeviceKind kind() const noexcept { return kind_; }
   // The normalised name, such as "CPU", "DISK:/models/a.gguf", "CUDA:1".
   std::string_view name() const noexcept final { return name_; }
@@ -154,6 +159,11 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // device has no such notion or BERTH_RESIDENCY=0; InvalidArgument once memory is allocated: it would be left out.
   Result<void> keep_resident();
 
+  // Renews residency whenever nothing was submitted for an interval, so that the first work after a pause finds its
+  // memory in place. One thread wakes each interval; zero stops it, and so does the end of the device. Unsupported
+  // without a residency set.
+  Result<void> keep_alive(std::chrono::milliseconds interval);
+
   // The driver's own object (CUcontext, MTL::Device*, WGPUDevice), or null.
   virtual void* native() noexcept { return nullptr; }
 
@@ -162,8 +172,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   virtual void destroy() noexcept;
 
  protected:
-  Device(DeviceKind kind, std::string name, DeviceLimits limits)
-      : kind_(kind), name_(std::move(name)), limits_(limits) {}
+  Device(DeviceKind kind, std::string name, DeviceLimits limits);
 
   // Requires of the implementation: spec.bytes > 0; alignment is a power of two; a failure for want of memory
   // is Code::kOutOfMemory (built with out_of_memory() or plain).
@@ -205,6 +214,9 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
 
   LabelCounters labels_;
   std::unique_ptr<Residency> residency_;  // set before the first allocation, then constant
+
+  std::mutex keep_alive_mutex_;
+  std::unique_ptr<KeepAlive> keep_alive_;
 
   std::mutex mutex_;  // guards what follows; never held while a driver or callback runs
   std::shared_ptr<const PressureCallback> pressure_;

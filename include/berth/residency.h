@@ -28,6 +28,7 @@ struct ResidencyCounters {
   std::uint64_t added = 0;
   std::uint64_t removed = 0;
   std::uint64_t commits = 0;
+  std::uint64_t renewals = 0;
   std::size_t members = 0;  // blocks in the set, pending ones included
 };
 
@@ -64,6 +65,12 @@ class Residency {
   using DropCallback = std::function<void(std::span<const Block>)>;
   void set_budget(std::size_t bytes, DropCallback before_drop = {});
 
+  // Asks again for everything in place: systems let go of memory that no work has used for a while. Called by
+  // Device::keep_alive. Changes no membership. O(members).
+  void renew() noexcept;
+  // Whether commit() was called, with or without something pending, since this was asked last.
+  bool was_active() noexcept { return active_.exchange(false, std::memory_order_relaxed); }
+
   ResidencyCounters counters() const;
   ResidencyReport report() const;
 
@@ -76,6 +83,8 @@ class Residency {
   virtual void take(const Block& block) noexcept = 0;
   // Makes puts and takes real where the driver batches them. Called once a commit, after them.
   virtual Result<void> flush() { return {}; }
+  // Sees to it that these, which put() was given, are still in place.
+  virtual void do_renew(std::span<const Block> in_place) noexcept { static_cast<void>(in_place); }
 
  private:
   enum class State : std::uint8_t { kPending, kInPlace, kLeft };
@@ -95,9 +104,10 @@ class Residency {
   DropCallback before_drop_;
   ResidencyReport report_;
   std::uint64_t clock_ = 0;
-  std::uint64_t added_ = 0, removed_ = 0, commits_ = 0;
+  std::uint64_t added_ = 0, removed_ = 0, commits_ = 0, renewals_ = 0;
   std::atomic<bool> dirty_{false};
   std::atomic<bool> has_budget_{false};
+  std::atomic<bool> active_{false};
 };
 
 // Whether the environment allows residency: BERTH_RESIDENCY is not "0".

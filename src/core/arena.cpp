@@ -99,7 +99,7 @@ std::size_t shadow_bytes(const MemoryPlan& plan, std::size_t block) {
   std::size_t end = 0;
   for (const Slot& slot : plan.slots)
     if (slot.block == block && slot.offset % kShadowAlignment == 0)
-      end = std::max(end, slot.offset / 2 + even(slot.bytes / sizeof(float)) * sizeof(F16));
+      end = std::max<std::size_t>(end, slot.offset / 2 + even(slot.bytes / sizeof(float)) * sizeof(F16));
   return end;
 }
 

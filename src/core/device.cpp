@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "berth/out_of_memory.h"
+#include "core/keep_alive.h"
 #include "core/try.h"
 
 namespace berth {
@@ -23,6 +24,11 @@ DevicePtr share_device(std::unique_ptr<Device> device) {
     delete last;
   });
 }
+
+Device::Device(DeviceKind kind, std::string name, DeviceLimits limits)
+    : kind_(kind), name_(std::move(name)), limits_(limits) {}
+
+Device::~Device() = default;
 
 DeviceCounters Device::counters() const noexcept {
   return {.live_bytes = live_bytes_.load(std::memory_order_relaxed),
@@ -228,6 +234,16 @@ Result<void> Device::keep_resident() {
   return {};
 }
 
+Result<void> Device::keep_alive(std::chrono::milliseconds interval) {
+  if (residency_ == nullptr)
+    return Error::with_text(Code::kUnsupported, Layer::kDevice,
+                            std::string(name()) + " keeps no residency set to keep alive: call keep_resident() first");
+  const std::lock_guard lock(keep_alive_mutex_);
+  keep_alive_.reset();
+  if (interval.count() > 0) keep_alive_ = std::make_unique<KeepAlive>(*residency_, interval);
+  return {};
+}
+
 Result<Kernel> Device::make_kernel(const KernelSource&) {
   return Error::with_text(Code::kUnsupported, Layer::kDevice, std::string(name()) + " runs no kernels");
 }
@@ -241,6 +257,7 @@ Result<void> Device::check_host_access(const Block&, std::size_t, std::size_t) c
 }
 
 void Device::destroy() noexcept {
+  keep_alive_.reset();
   default_queue_.store(nullptr, std::memory_order_release);
   default_queue_owner_.reset();  // waits for its work
   // No queue is left, so every moment is reached.

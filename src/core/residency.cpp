@@ -90,6 +90,7 @@ std::vector<Residency::Member*> Residency::choose_drops() {
 }
 
 Result<void> Residency::commit() {
+  if (!active_.load(std::memory_order_relaxed)) active_.store(true, std::memory_order_relaxed);
   if (!dirty_.load(std::memory_order_acquire)) return {};
   // The callback may drop buffers, which comes back here as remove(): it is called without the lock.
   DropCallback callback;
@@ -144,9 +145,23 @@ Result<void> Residency::commit() {
   return {};
 }
 
+void Residency::renew() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    std::vector<Block> in_place;
+    in_place.reserve(members_.size());
+    for (const auto& [handle, member] : members_)
+      if (member.state == State::kInPlace) in_place.push_back(member.block);
+    do_renew(in_place);
+    ++renewals_;
+  } catch (const std::bad_alloc&) {
+    // It was only advice.
+  }
+}
+
 ResidencyCounters Residency::counters() const {
   const std::lock_guard lock(mutex_);
-  return {added_, removed_, commits_, members_.size()};
+  return {added_, removed_, commits_, renewals_, members_.size()};
 }
 
 ResidencyReport Residency::report() const {

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/system_pages.h"
+
 namespace berth {
 namespace {
 
@@ -24,9 +26,9 @@ Result<std::uint64_t> SpillFile::reserve(std::size_t bytes) {
   if (file_ < 0) {
     std::error_code ignored;
     const std::string folder = folder_.empty() ? std::filesystem::temp_directory_path(ignored).string() : folder_;
-    file_ = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    file_ = open_unnamed(folder.c_str());
     if (file_ < 0) {
-      // Some file systems know no unnamed files: make one and take its name away.
+      // Some systems know no unnamed files: make one and take its name away.
       std::string path = folder + "/berth-spill-XXXXXX";
       file_ = mkostemp(path.data(), O_CLOEXEC);
       if (file_ < 0) return io_error("a spill file in " + folder + " cannot be made");

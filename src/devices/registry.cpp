@@ -13,6 +13,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/cuda/cuda_device.h"
 #include "devices/disk/disk_device.h"
+#include "devices/metal/metal_open.h"
 #include "devices/webgpu/webgpu_device.h"
 
 namespace berth {
@@ -21,9 +22,8 @@ namespace {
 struct Backend {
   std::string_view kind;
   bool takes_path;  // else what follows the colon is an ordinal
-  // Opens "KIND:argument". Null where this build has no such device.
+  // Opens "KIND:argument", or says what would make it available.
   Result<DevicePtr> (*open)(const std::string& argument);
-  std::string_view absent;  // what would make it available, where `open` is null
 };
 
 Result<DevicePtr> open_cpu(const std::string& ordinal) {
@@ -42,9 +42,8 @@ Result<DevicePtr> open_cuda(const std::string& ordinal) {
 }
 
 constexpr std::array kBackends = {
-    Backend{"CPU", false, open_cpu, ""},        Backend{"DISK", true, open_disk, ""},
-    Backend{"CUDA", false, open_cuda, ""},      Backend{"METAL", false, nullptr, "this build has no METAL device"},
-    Backend{"WEBGPU", false, webgpu::open, ""},
+    Backend{"CPU", false, open_cpu},      Backend{"DISK", true, open_disk},       Backend{"CUDA", false, open_cuda},
+    Backend{"METAL", false, metal::open}, Backend{"WEBGPU", false, webgpu::open},
 };
 
 std::string known_kinds() {
@@ -94,9 +93,6 @@ Result<DevicePtr> device(std::string_view name) {
   const std::lock_guard lock(mutex);
   std::weak_ptr<Device>& known = open_devices[parsed.normalised];
   if (DevicePtr alive = known.lock()) return alive;
-  if (parsed.backend->open == nullptr)
-    return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice,
-                            fmt::format("{} is not available: {}", parsed.normalised, parsed.backend->absent));
   BERTH_TRY_ASSIGN(DevicePtr fresh, parsed.backend->open(parsed.argument));
   known = fresh;
   return fresh;

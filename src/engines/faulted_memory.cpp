@@ -1,10 +1,11 @@
 #include "engines/faulted_memory.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <utility>
+
+#include "core/system_pages.h"
 
 namespace berth::engines {
 namespace {
@@ -30,12 +31,7 @@ class FaultedMemory final : public Allocator {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory) / page * page;
     const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes + page - 1) / page * page;
     // A kernel that does not know this (before 5.14) faults the pages in when they are used.
-#ifdef MADV_POPULATE_WRITE
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
-#else
-    constexpr int kPopulateWrite = 23;
-    madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite);
-#endif
+    static_cast<void>(populate_pages(reinterpret_cast<void*>(begin), end - begin));
   }
 
   AllocatorPtr inner_;

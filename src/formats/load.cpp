@@ -18,6 +18,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/system_pages.h"
 #include "core/try.h"
 #include "formats/crc32.h"
 #include "formats/load_plan.h"
@@ -34,8 +35,7 @@ class Loading {
       : sources_(sources), plan_(plan), options_(options) {
     if (!options.direct) return;
     // A second descriptor a file. Where the file system has no direct reads, ordinary ones do.
-    for (const FileSource& source : sources)
-      direct_.push_back(::open(source.path().c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+    for (const FileSource& source : sources) direct_.push_back(open_past_cache(source.path().c_str()));
   }
   ~Loading() {
     for (const int descriptor : direct_)

@@ -1,9 +1,9 @@
 #include "formats/page_memory.h"
 
-#include <sys/mman.h>
-
 #include <cstdint>
 #include <cstdlib>
+
+#include "core/system_pages.h"
 
 namespace berth::formats {
 namespace {
@@ -22,9 +22,7 @@ void* allocate_pages(std::size_t bytes) {
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   void* const pages = std::aligned_alloc(kHugePage, round_up(bytes));
   if (pages == nullptr) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-  ::madvise(pages, round_up(bytes), MADV_HUGEPAGE);  // a wish: without it the pages are small
-#endif
+  want_huge_pages(pages, round_up(bytes));  // a wish: without it the pages are small
   return pages;
 }
 

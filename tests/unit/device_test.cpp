@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "berth/buffer.h"
+#include "berth/metal.h"
 #include "berth/out_of_memory.h"
 #include "support.h"
 #include "support/kernel_pages.h"
@@ -136,6 +137,16 @@ TEST(CpuMemory, IsNotTouchedWhenTheKernelHasZeroedIt) {
   const std::size_t before = resident_pages();
   const Buffer buffer = Buffer::allocate(device("CPU").value(), u8, {std::size_t{512} << 20}, {.zero = true}).value();
   EXPECT_LT(resident_pages(), before + (std::size_t{64} << 20) / 4096);
+}
+
+TEST(Device, SaysWhatWouldBringMetal) {
+  const auto metal = device("METAL");
+  const DevicePtr cpu = device("CPU").value();
+  EXPECT_TRUE(fails_with(metal_info(*cpu), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(metal_wrap(cpu, Buffer::allocate(cpu, u8, {64}).value()), Code::kInvalidArgument));
+  if (metal) GTEST_SKIP() << "this build has METAL: " << (*metal)->description();
+  ASSERT_TRUE(fails_with(metal, Code::kDeviceUnavailable));
+  EXPECT_NE(metal.error().message().find("metal-cpp"), std::string::npos) << metal.error().message();
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "berth/buffer.h"
 #include "devices/cpu/cpu_device.h"
@@ -96,6 +98,30 @@ TEST(Residency, IsTurnedOffByTheEnvironment) {
   EXPECT_TRUE(fails_with(cpu::open().value()->keep_resident(), Code::kUnsupported));
   unsetenv("BERTH_RESIDENCY");
   EXPECT_TRUE(residency_allowed());
+}
+
+TEST(Residency, IsRenewedWhileNothingIsSubmittedUntilTold) {
+  const DevicePtr cpu = cpu::open().value();
+  EXPECT_TRUE(fails_with(cpu->keep_alive(std::chrono::milliseconds(1)), Code::kUnsupported));
+  ASSERT_TRUE(cpu->keep_resident());
+  const Buffer buffer = Buffer::allocate(cpu, u8, {1 << 20}).value();
+  ASSERT_TRUE(cpu->default_queue().value()->submit());
+  ASSERT_TRUE(cpu->keep_alive(std::chrono::milliseconds(1)));
+  while (cpu->residency()->counters().renewals < 3) std::this_thread::yield();
+  ASSERT_TRUE(cpu->keep_alive(std::chrono::milliseconds(0)));
+  const std::uint64_t renewals = cpu->residency()->counters().renewals;
+  EXPECT_EQ(cpu->residency()->counters().commits, 1u) << "renewing is no commit";
+  // The device ends its thread, however long that would have slept.
+  ASSERT_TRUE(cpu->keep_alive(std::chrono::hours(1)));
+  EXPECT_EQ(cpu->residency()->counters().renewals, renewals);
+}
+
+TEST(Residency, IsNotRenewedWhileWorkIsSubmitted) {
+  CountingResidency set;
+  EXPECT_FALSE(set.was_active());
+  ASSERT_TRUE(set.commit());
+  EXPECT_TRUE(set.was_active());
+  EXPECT_FALSE(set.was_active());
 }
 
 TEST(Residency, IsUnsupportedOnDisk) {

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/system_pages.h"
+
 namespace berth::cpu {
 namespace {
 
@@ -33,14 +35,13 @@ class CpuAddressSpace final : public AddressSpace {
       return Error(Code::kOutOfMemory, Layer::kDevice, "the system would not give memory to {b} of reserved addresses",
                    bytes);
     // Advice: where the kernel has no huge pages, small ones do.
-    if (bytes >= kHugePage) madvise(range, bytes, MADV_HUGEPAGE);
+    if (bytes >= kHugePage) want_huge_pages(range, bytes);
     return {};
   }
 
   Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
     void* range = reinterpret_cast<void*>(address);
-    // Without access first, so that a stray use faults instead of finding zeroes.
-    if (mprotect(range, bytes, PROT_NONE) != 0 || madvise(range, bytes, MADV_DONTNEED) != 0)
+    if (!discard_pages(range, bytes))
       return Error::with_text(Code::kIo, Layer::kDevice,
                               std::string("the system would not take memory back: ") + std::strerror(errno));
     return {};

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/host_copy.h"
+#include "core/system_pages.h"
 #include "devices/cpu/host_memory.h"
 
 namespace berth::cpu {
@@ -26,10 +27,9 @@ struct Pages {
 };
 
 void fault_in(const Pages& pages) {
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(pages.address, pages.bytes, MADV_POPULATE_WRITE) == 0) return;
-#endif
-  // Older kernels: a read-modify-write of one byte a page, by all threads. Atomic, because the owner may be writing.
+  if (populate_pages(pages.address, pages.bytes)) return;
+  // Older kernels and other systems: a read-modify-write of one byte a page, by all threads. Atomic, because the owner
+  // may be writing.
   static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   static_cast<void>(for_each_piece(pages.bytes, [&](std::size_t offset, std::size_t count) -> Result<void> {
     auto* bytes = static_cast<unsigned char*>(pages.address) + offset;
@@ -60,6 +60,10 @@ void CpuResidency::take(const Block& block) noexcept {
   if (!owns_its_pages(block)) return;
   const Pages pages(block);
   munlock(pages.address, pages.bytes);
+}
+
+void CpuResidency::do_renew(std::span<const Block> in_place) noexcept {
+  for (const Block& block : in_place) fault_in(Pages(block));
 }
 
 }  // namespace berth::cpu

@@ -11,6 +11,7 @@ class CpuResidency final : public Residency {
  protected:
   Result<void> put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) override;
   void take(const Block& block) noexcept override;
+  void do_renew(std::span<const Block> in_place) noexcept override;
 };
 
 }  // namespace berth::cpu

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <limits>
 
+#include "core/system_pages.h"
+
 namespace berth::cpu {
 namespace {
 
@@ -38,7 +40,7 @@ void* map_aligned(std::size_t bytes, std::size_t alignment) noexcept {
   if (tail > 0) munmap(reinterpret_cast<void*>(aligned + bytes), tail);
   auto* memory = reinterpret_cast<void*>(aligned);
   // Advice: where the kernel has no huge pages, small ones do.
-  if (bytes >= kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+  if (bytes >= kHugePage) want_huge_pages(memory, bytes);
   return memory;
 }
 

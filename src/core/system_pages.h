@@ -1,0 +1,26 @@
+// What Linux and macOS say differently about pages and files: the one place that knows which system this is. Any thread
+// may call.
+#pragma once
+
+#include <cstddef>
+
+namespace berth {
+
+// Asks for huge pages: advice, and nothing where the system chooses them itself.
+void want_huge_pages(void* address, std::size_t bytes) noexcept;
+
+// Faults pages in, writable, with one call. False where the system has no such call: then touch them.
+// Requires: whole pages.
+bool populate_pages(void* address, std::size_t bytes) noexcept;
+
+// Takes access and memory from a range and keeps the addresses; with access again it holds zeroes. False with errno.
+// Requires: whole pages of an anonymous mapping.
+bool discard_pages(void* address, std::size_t bytes) noexcept;
+
+// A file in `folder` that has no name and goes with its descriptor, or -1 where the system has none.
+int open_unnamed(const char* folder) noexcept;
+
+// A descriptor whose reads go past the page cache, or -1 where the file system has none. The caller closes it.
+int open_past_cache(const char* path) noexcept;
+
+}  // namespace berth

@@ -1,0 +1,77 @@
+// The METAL device: one GPU by its ordinal, the system's default first, through metal-cpp. Memory is unified where the
+// GPU has it so: a block is a shared MTLBuffer that host and GPU both reach, unless the caller asks for none of the
+// host (HostAccess::kNone), which gives private memory. Shared by std::shared_ptr; any thread may call; Metal's objects
+// are released exactly once, when their last block, queue or kernel goes.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "berth/device.h"
+#include "berth/metal.h"
+#include "devices/metal/metal_context.h"
+#include "devices/metal/metal_residency.h"
+
+namespace berth::metal {
+
+// A block's handle is its MTLBuffer.
+inline std::uint64_t handle_of(const MTL::Buffer* buffer) noexcept {
+  return reinterpret_cast<std::uint64_t>(buffer);
+}
+inline MTL::Buffer* buffer_of(const Block& block) noexcept {
+  return reinterpret_cast<MTL::Buffer*>(block.handle);
+}
+
+// Pipelines of Berth's own, for copies and fills that blits cannot do.
+struct ByteKernels {
+  Owned<MTL::ComputePipelineState> copy;
+  Owned<MTL::ComputePipelineState> fill;
+};
+
+class MetalDevice final : public Device {
+ public:
+  // DeviceUnavailable where Metal has no GPU of this ordinal; Metal's error otherwise.
+  static Result<DevicePtr> open_ordinal(std::size_t ordinal);
+
+  ~MetalDevice() override;
+
+  std::string description() const override;
+  Result<Kernel> make_kernel(const KernelSource& source) override;
+  Result<Block> import_block(const ForeignMemory& memory) override;
+  void* native() noexcept override { return device_.get(); }
+  void destroy() noexcept override;
+  // Metal keeps what left the residency set until the set is committed: this does so now.
+  std::size_t trim(std::size_t keep_bytes) noexcept override;
+
+  MTL::Device& native_device() const noexcept { return *device_; }
+  StagingPool& staging() noexcept { return staging_; }
+  MetalInfo info() const;
+  // The set to attach to a new queue; null where there is none.
+  const MTL::ResidencySet* residency_set() noexcept;
+
+  // Compiled at the first call. Metal's error.
+  Result<ByteKernels> byte_kernels();
+
+ protected:
+  Result<Block> allocate_block(const BlockSpec& spec) override;
+  void free_block(const Block& block, Timepoint last_use) noexcept override;
+  Result<std::unique_ptr<Queue>> create_queue() override;
+  std::unique_ptr<Residency> make_residency() override { return std::make_unique<MetalResidency>(native_device()); }
+
+ private:
+  MetalDevice(Owned<MTL::Device> device, std::size_t ordinal, std::string name, DeviceLimits limits);
+  void stop() noexcept;
+  MTL::Buffer* new_shared(const BlockSpec& spec);
+  Result<void> zero_private(const MTL::Buffer& buffer, std::size_t bytes);
+
+  const Owned<MTL::Device> device_;
+  const std::string description_;
+  StagingPool staging_;
+  std::mutex kernels_mutex_;
+  ByteKernels kernels_;            // guarded by it
+  std::mutex home_mutex_;          // guards the next one
+  Owned<MTL::CommandQueue> home_;  // zeroes private memory; has no residency set
+};
+
+}  // namespace berth::metal

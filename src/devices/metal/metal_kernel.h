@@ -1,0 +1,44 @@
+// A kernel on METAL: a compute pipeline made from Metal source or from a compiled metallib, told apart by the first
+// four bytes. Windows are bound at their byte offsets as buffers 0, 1, ...; the constants follow as the next buffer.
+// Immutable, so any thread may launch it; keeps its device alive.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "berth/kernel.h"
+#include "devices/metal/metal_device.h"
+
+namespace berth::metal {
+
+// Requires of both: inside an AutoreleaseScope.
+Result<Owned<MTL::Library>> load_library(MTL::Device& device, std::span<const std::byte> code);
+Result<Owned<MTL::ComputePipelineState>> make_pipeline(MTL::Device& device, MTL::Library& library,
+                                                       const std::string& entry);
+
+class MetalKernelBody final : public KernelBody {
+ public:
+  // InvalidArgument with the compiler's words; NotFound if the library has no such function.
+  static Result<Kernel> load(std::shared_ptr<MetalDevice> device, const KernelSource& source);
+
+  const MetalDevice& device() const noexcept { return *device_; }
+
+  // InvalidArgument for more than 31 buffers, constants past 4096 bytes or a group larger than the pipeline's.
+  Result<void> check(std::span<const KernelArgument> arguments, const Grid& grid,
+                     std::span<const std::byte> constants) const;
+  // Requires: check() was passed.
+  void launch(MTL::ComputeCommandEncoder& encoder, std::span<const KernelArgument> arguments, const Grid& grid,
+              std::span<const std::byte> constants) const;
+
+ private:
+  MetalKernelBody(std::shared_ptr<MetalDevice> device, Owned<MTL::ComputePipelineState> pipeline)
+      : device_(std::move(device)), pipeline_(std::move(pipeline)) {
+    most_threads_ = pipeline_->maxTotalThreadsPerThreadgroup();
+  }
+
+  std::shared_ptr<MetalDevice> device_;
+  Owned<MTL::ComputePipelineState> pipeline_;
+  std::size_t most_threads_;
+};
+
+}  // namespace berth::metal

@@ -1,0 +1,41 @@
+// Residency on METAL: an MTLResidencySet, attached to every queue of the device. Blocks added and removed change it
+// only at a commit, with one commit of the set and one request for residency. Where the system has no residency sets
+// (macOS before 15) the report says so and Metal makes resident what each command names, as it always did. One set a
+// device; any thread may call.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "berth/residency.h"
+#include "devices/metal/metal_cpp.h"
+
+namespace berth::metal {
+
+class MetalResidency final : public Residency {
+ public:
+  explicit MetalResidency(MTL::Device& device);
+  ~MetalResidency() override;
+
+  // Null where there is none; why_not() says the reason.
+  const MTL::ResidencySet* set() const noexcept { return set_; }
+  const std::string& why_not() const noexcept { return why_not_; }
+
+  // Lets go of the set, before the device goes. Nothing is put or taken afterwards.
+  void close() noexcept;
+
+ protected:
+  Result<void> put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) override;
+  void take(const Block& block) noexcept override;
+  Result<void> flush() override;
+  void do_renew(std::span<const Block> in_place) noexcept override;
+
+ private:
+  MTL::ResidencySet* set_ = nullptr;
+  std::string why_not_;
+  bool changed_ = false;
+  bool grew_ = false;
+};
+
+}  // namespace berth::metal
