@@ -48,6 +48,7 @@ class Campaign {
   CampaignResult run(const Layout& start, std::uint64_t lower_bound, const CampaignProgress& progress) {
     CampaignResult result{start, lower_bound, 0, {}};
     if (start.top != kNowhere) remember(start);
+    if (limits_.hint) remember(*limits_.hint);
     for (std::uint64_t first = 0; !reached(result) && result.work < limits_.work; first += kBatch) {
       if (limits_.interrupt.out_of_time()) break;
       const std::uint64_t before_top = result.best.top, before_bound = result.lower_bound;
@@ -119,7 +120,7 @@ class Campaign {
                   : guided       ? 0.3 * std::pow(random.unit(), 3.0)
                                  : 0.4 * random.unit();
     style.seed = random.next();
-    style.node_limit = std::max<std::uint64_t>(400, count + count / 2);
+    style.node_limit = std::max<std::uint64_t>(400, guided ? 4 * count : count + count / 2);
     if (index % 16 == 15) style.node_limit <<= std::min<std::uint64_t>(index / 16, 24);  // to be complete in the end
     // Aim low first: a hit saves many small steps. Guided restarts stay near what guides them, or look for another
     // layout of the same size to be guided by.

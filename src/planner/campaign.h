@@ -24,6 +24,7 @@ struct CampaignLimits {
   unsigned threads = 1;
   std::uint64_t seed = 0;
   Interrupt interrupt;
+  const Layout* hint = nullptr;  // offsets that may overlap here and there: one more guide
 };
 
 struct CampaignResult {

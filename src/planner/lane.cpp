@@ -6,6 +6,7 @@
 
 #include "planner/bounds.h"
 #include "planner/campaign.h"
+#include "planner/conflicts.h"
 #include "planner/crew.h"
 #include "planner/ejection.h"
 #include "planner/placer.h"
@@ -15,6 +16,7 @@ namespace berth::planner {
 namespace {
 
 constexpr std::size_t kSearchable = 4096;  // items; above, one descent of the search takes too long
+constexpr std::uint64_t kFirstTurn = 20'000;
 
 // One greedy attempt: a named strategy, or an order of our own for first fit.
 struct Attempt {
@@ -42,7 +44,7 @@ class Lane {
   Lane(const Model& model, const Model* loose, const LaneLimits& limits, const LaneProgress& progress)
       : model_(model), loose_(loose), limits_(limits), progress_(progress), crew_(limits.threads) {
     result_.best.top = kNowhere;
-    result_.lower_bound = load_bound(model);
+    result_.lower_bound = load_ = load_bound(model);
   }
 
   LaneAnswer run() {
@@ -59,16 +61,47 @@ class Lane {
  private:
   void run_small() {
     attempt({named(Strategy::kSmallestGap)});
-    if (!limits_.minimise) campaign(limits_.work / 8);
+    if (!limits_.minimise) campaign(300 * (600 + 2 * model_.items.size()));
     attempt({named(Strategy::kSizeFirstFit),
              named(Strategy::kXlaSpatial),
              named(Strategy::kXlaTemporal),
              named(Strategy::kBreadth),
              named(Strategy::kOnlineBestFit),
              {"hot_first", {}, by_heat<5>}});
+    const Layout greedy = searchable_best();
     campaign(40 * (600 + 2 * model_.items.size()));
     if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
-    campaign(limits_.work);
+    search(greedy);
+  }
+
+  // The exact search and the conflict search by turns, or side by side where there are two threads. They share what
+  // they found only between turns. Turns grow, so that a proof has time enough. The conflict search keeps to its own
+  // way down from the greedy layout, because it learns on the way; the exact search is guided by where it is.
+  void search(const Layout& greedy) {
+    std::optional<ConflictSearch> conflicts;
+    side_by_side_ = ConflictSearch::suits(model_);
+    if (side_by_side_) conflicts.emplace(model_, greedy, limits_.seed);
+    while (!done() && !stopped() && result_.work < limits_.work) {
+      const std::uint64_t left = limits_.work - result_.work;
+      if (!conflicts) return campaign(left);
+      const std::uint64_t turn = std::min(std::max<std::uint64_t>(kFirstTurn, result_.work / 4), left / 2 + 1);
+      const Layout hint = conflicts->nearest();
+      const std::uint64_t before = result_.work;
+      crew_.run([&](unsigned who) {
+        if (who == 0) campaign(turn, &hint);
+        if (who == 1 || crew_.size() == 1) {
+          conflicts->improve({std::max(limits_.goal, load_), turn, limits_.interrupt});
+        }
+      });
+      result_.work += conflicts->work();
+      if (conflicts->best().top < result_.best.top) {
+        result_.best = conflicts->best();
+        result_.strategy = "conflict_search";
+        loose_wins_ = false;
+        report();
+      }
+      if (result_.work == before) return;  // neither can do any more
+    }
   }
 
   void run_large() {
@@ -143,17 +176,21 @@ class Lane {
     if (better) report();
   }
 
-  void campaign(std::uint64_t work) {
+  // Offsets found without in-place reuse are no guide for the items joined by it: only their top counts.
+  Layout searchable_best() const {
+    return loose_wins_ ? Layout{std::vector<std::uint64_t>(model_.items.size(), 0), result_.best.top} : result_.best;
+  }
+
+  void campaign(std::uint64_t work, const Layout* hint = nullptr) {
     if (done() || stopped() || result_.work >= limits_.work) return;
     CampaignLimits limits{limits_.goal,
                           limits_.minimise,
                           std::min(work, limits_.work - result_.work),
-                          limits_.threads,
+                          std::max(1u, limits_.threads - (side_by_side_ ? 1 : 0)),
                           limits_.seed + campaigns_++,
-                          limits_.interrupt};
-    // Offsets found without in-place reuse are no guide for the items joined by it: only their top counts.
-    const Layout start =
-        loose_wins_ ? Layout{std::vector<std::uint64_t>(model_.items.size(), 0), result_.best.top} : result_.best;
+                          limits_.interrupt,
+                          hint};
+    const Layout start = searchable_best();
     const std::uint64_t before = result_.work;
     const auto take = [&](const CampaignResult& found) {
       result_.work = before + found.work;
@@ -176,9 +213,11 @@ class Lane {
   const LaneProgress& progress_;
   Crew crew_;
   LaneResult result_;
+  std::uint64_t load_ = 0;  // the bound before any search
   std::uint64_t round_ = 0;
   std::uint64_t campaigns_ = 0;
   bool loose_wins_ = false;
+  bool side_by_side_ = false;  // the search shares its threads with another
 };
 
 }  // namespace
