@@ -4,10 +4,13 @@
 //
 //   plan_bench [FOLDER] [--quick]      --quick leaves out the rows of a million lifetimes and the long minimisations
 #include <fmt/core.h>
+#include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -22,9 +25,34 @@ int met = 0, missed = 0, absent = 0;
 
 void row(const std::string& what, const std::string& peers, const std::string& ours, const std::string& goal,
          bool reached) {
+  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r\033[K");
   fmt::print("{:<34} {:<26} {:<38} {:<34} {}\n", what, peers, ours, goal, reached ? "met" : "MISSED");
   std::fflush(stdout);
   ++(reached ? met : missed);
+}
+
+// What is being measured now, for whoever watches.
+void note(const std::string& what) {
+  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r\033[K{} ...\r", what);
+}
+
+// A figure of this process in KiB, such as "VmHWM:", the most memory it ever held; 0 where the system does not tell.
+std::uint64_t memory_kib(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word == name) {
+      status >> word;
+      return std::stoull(word);
+    }
+  }
+  return 0;
+}
+
+// Forgets the most memory held so far, and gives back what is free; the memory held now.
+std::uint64_t begin_memory() {
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << 5;
+  return memory_kib("VmRSS:");
 }
 
 void heading() {
@@ -69,6 +97,7 @@ void fit_rows(const std::string& folder) {
       ++absent;
       continue;
     }
+    note(fmt::format("fitting {}", name));
     const std::string peers = best_peer(*problem);
     problem->capacity = 1'048'576;
     std::vector<double> times;
@@ -95,12 +124,13 @@ void smallest_rows(const std::string& folder, bool quick) {
     const char* text;
   };
   for (const Goal& goal : {Goal{"C", 2, 0.005, "the bound in 5 ms"}, Goal{"D", 20, 1, "the bound in 1 s"},
-                           Goal{"J", 30, 30, "989,184 or a proof"}}) {
+                           Goal{"J", 90, 90, "the bound in 90 s, or a proof"}}) {
     const auto problem = read_problem(fmt::format("{}/{}.1048576.csv", folder, goal.name));
     if (!problem) {
       ++absent;
       continue;
     }
+    note(fmt::format("the smallest size of {}, {} s", goal.name, goal.limit));
     double last = 0;
     PlanOptions options{.time_limit = quick ? std::min(goal.limit, 5.0) : goal.limit};
     options.progress = [&](const PlanProgress& now) { last = now.seconds; };
@@ -112,6 +142,7 @@ void smallest_rows(const std::string& folder, bool quick) {
 }
 
 void graph_rows(const std::string& folder) {
+  note("large graphs");
   if (const auto problem = read_problem(folder + "/iopddl_Y_1.csv")) {
     const std::string peers = best_peer(*problem);
     for (const auto& [limit, goal] : {std::pair(2.0, 1.0005), std::pair(5.0, 1.0001)}) {
@@ -145,17 +176,22 @@ void million_rows(std::size_t count) {
        {Family{"exponential", exponential_problem, 1.03}, Family{"heavy-tailed", heavy_tailed_problem, 1.001}}) {
     // The peers' offline rules take minutes on so many: the online one stands for them.
     double first_plan[2] = {0, 0};
+    std::uint64_t memory[2] = {0, 0};
     std::string ours;
     double reached = 0, seconds = 0;
     std::string peers;
     for (const bool whole : {false, true}) {
+      note(fmt::format("{}, {} lifetimes", family.name, whole ? count : count / 10));
       const PlanProblem problem = family.make(whole ? count : count / 10, 1);
       PlanOptions options{.time_limit = whole ? 10.0 : 1.0};
       options.progress = [&](const PlanProgress& now) {
         double& first = first_plan[whole ? 1 : 0];
         if (first == 0) first = now.seconds;
       };
-      const MemoryPlan made = checked(problem, plan(problem, options));
+      const std::uint64_t held = begin_memory();
+      Result<MemoryPlan> planned = plan(problem, options);
+      memory[whole ? 1 : 0] = memory_kib("VmHWM:") - held;
+      const MemoryPlan made = checked(problem, std::move(planned));
       if (!whole) continue;
       const MemoryPlan online = checked(problem, plan_with("online_best_fit", problem));
       peers = fmt::format("{:.5f} online_best_fit", ratio(online));
@@ -169,10 +205,15 @@ void million_rows(std::size_t count) {
     row(fmt::format("{}, first plan, {} to {}", family.name, count / 10, count), "",
         fmt::format("{:.2f} s to {:.2f} s, {:.1f}x", first_plan[0], first_plan[1], growth), "at most 12x",
         growth <= 12);
+    const double more = static_cast<double>(memory[1]) / static_cast<double>(std::max<std::uint64_t>(1, memory[0]));
+    row(fmt::format("{}, memory, {} to {}", family.name, count / 10, count), "",
+        fmt::format("{} MiB to {} MiB, {:.1f}x", memory[0] / 1024, memory[1] / 1024, more), "linear: at most 12x",
+        memory[0] > 0 && more <= 12);
   }
 }
 
 void guillotine_rows() {
+  note("guillotine cuts, 18 problems of up to 3 s");
   int solved = 0, total = 0;
   double worst = 0;
   double peer_fits = 0;

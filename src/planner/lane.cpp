@@ -16,6 +16,7 @@ namespace berth::planner {
 namespace {
 
 constexpr std::size_t kSearchable = 4096;  // items; above, one descent of the search takes too long
+constexpr std::size_t kProvable = 100;     // items; below, the exact search may well finish
 constexpr std::uint64_t kFirstTurn = 20'000;
 
 // One greedy attempt: a named strategy, or an order of our own for first fit.
@@ -79,6 +80,7 @@ class Lane {
   // way down from the greedy layout, because it learns on the way; the exact search is guided by where it is.
   void search(const Layout& greedy) {
     std::optional<ConflictSearch> conflicts;
+    if (model_.items.size() <= kProvable) campaign(std::min(limits_.work / 2, kDefaultWork));
     side_by_side_ = ConflictSearch::suits(model_);
     if (side_by_side_) conflicts.emplace(model_, greedy, limits_.seed);
     while (!done() && !stopped() && result_.work < limits_.work) {

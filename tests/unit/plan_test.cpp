@@ -14,6 +14,7 @@
 
 #include "../bench/plan_instances.h"
 #include "planner/bounds.h"
+#include "planner/conflicts.h"
 #include "planner/ejection.h"
 #include "planner/strategies.h"
 
@@ -558,6 +559,55 @@ TEST(Plan, EjectionImprovesALayoutTheSameOnAnyNumberOfThreads) {
     EXPECT_EQ(one.best.offsets, other.best.offsets) << threads << " threads";
     EXPECT_EQ(one.work, other.work);
   }
+}
+
+// What a search over conflicts makes of a problem's greedy layout, in turns of `turn` units.
+planner::Layout search_conflicts(const PlanProblem& problem, std::uint64_t turn, std::uint64_t work) {
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  planner::ConflictSearch search(models[0], planner::online_best_fit(models[0]), 7);
+  for (std::uint64_t spent = 0; spent < work; spent += turn) {
+    search.improve({.goal = planner::load_bound(models[0]), .work = turn, .interrupt = {}});
+  }
+  return search.best();
+}
+
+TEST(Plan, ConflictSearchLowersALayoutUntilNothingOverlapsUnderTheLid) {
+  PlanProblem problem = random_problem(200, 43, 60);
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  const std::uint64_t before = planner::online_best_fit(models[0]).top;
+  const planner::Layout found = search_conflicts(problem, 10'000, 20'000);
+  EXPECT_LT(found.top, before);
+  EXPECT_EQ(found.top, planner::top_of(models[0], found.offsets));
+  for (std::size_t a = 0; a < problem.lifetimes.size(); ++a) {
+    for (std::size_t b = 0; b < a; ++b) {
+      const Lifetime &x = problem.lifetimes[a], &y = problem.lifetimes[b];
+      if (x.first >= y.last || y.first >= x.last) continue;
+      const std::uint64_t p = found.offsets[a], q = found.offsets[b];
+      EXPECT_TRUE(p + x.bytes <= q || q + y.bytes <= p) << a << " and " << b;
+    }
+  }
+}
+
+TEST(Plan, ConflictSearchRoundsSizesThatHaveNoCommonUnit) {
+  PlanProblem problem = random_problem(200, 43, 60);
+  for (std::size_t i = 0; i < problem.lifetimes.size(); ++i) {
+    problem.lifetimes[i].bytes = problem.lifetimes[i].bytes * 10'007 + i;  // far more units than it keeps apart
+  }
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  const planner::Layout found = search_conflicts(problem, 20'000, 20'000);
+  EXPECT_LT(found.top, planner::online_best_fit(models[0]).top);
+  EXPECT_EQ(found.top, planner::top_of(models[0], found.offsets));
+}
+
+TEST(Plan, ConflictSearchLeavesItemsWithGapsAndFixedOffsetsToOthers) {
+  PlanProblem problem = random_problem(30, 44, 60);
+  EXPECT_TRUE(planner::ConflictSearch::suits(planner::build_models(problem, true).value()[0]));
+  PlanProblem fixed = problem;
+  fixed.lifetimes[0].offset = 0;
+  EXPECT_FALSE(planner::ConflictSearch::suits(planner::build_models(fixed, true).value()[0]));
+  PlanProblem aligned = problem;
+  aligned.lifetimes[0].alignment = 64;
+  EXPECT_FALSE(planner::ConflictSearch::suits(planner::build_models(aligned, true).value()[0]));
 }
 
 TEST(Plan, IsNeverLargerThanAnyNamedStrategy) {
