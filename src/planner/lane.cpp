@@ -15,8 +15,9 @@
 namespace berth::planner {
 namespace {
 
-constexpr std::size_t kSearchable = 4096;  // items; above, one descent of the search takes too long
-constexpr std::size_t kProvable = 100;     // items; below, the exact search may well finish
+constexpr std::size_t kSearchable = 4096;   // items; above, one descent of the search takes too long
+constexpr std::size_t kProvable = 100;      // items; below, the exact search may well finish
+constexpr std::size_t kVeryMany = 200'000;  // items; above, one greedy rule takes seconds
 constexpr std::uint64_t kFirstTurn = 20'000;
 
 // One greedy attempt: a named strategy, or an order of our own for first fit.
@@ -108,6 +109,7 @@ class Lane {
 
   void run_large() {
     attempt({named(Strategy::kOnlineBestFit)});
+    if (model_.items.size() > kVeryMany && !model_.has_fixed && !loose_) attempt_in_pieces();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
     // Against the clock it is better to improve early; otherwise all rules are heard first.
@@ -117,6 +119,17 @@ class Lane {
     attempt({named(Strategy::kXlaSpatial), {"hot_first", {}, by_heat<20>}});
     if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
     eject(limits_.work);
+  }
+
+  // One rule on all threads, where even two rules beside each other take too long.
+  void attempt_in_pieces() {
+    if (done() || stopped()) return;
+    Layout layout = place_in_pieces(model_, order_by_size_and_length(model_), Fit::kFirst, crew_, &limits_.interrupt);
+    result_.work += round_;
+    if (layout.top >= result_.best.top) return;
+    result_.best = std::move(layout);
+    result_.strategy = "size_and_length";
+    report();
   }
 
   void eject(std::uint64_t work) {

@@ -16,6 +16,7 @@
 #include "planner/bounds.h"
 #include "planner/conflicts.h"
 #include "planner/ejection.h"
+#include "planner/placer.h"
 #include "planner/strategies.h"
 
 namespace berth {
@@ -559,6 +560,27 @@ TEST(Plan, EjectionImprovesALayoutTheSameOnAnyNumberOfThreads) {
     EXPECT_EQ(one.best.offsets, other.best.offsets) << threads << " threads";
     EXPECT_EQ(one.work, other.work);
   }
+}
+
+TEST(Plan, PlacesInPiecesTheSameOnAnyNumberOfThreads) {
+  const PlanProblem problem = bench::exponential_problem(3000, 9);
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  const std::vector<std::uint32_t> order = planner::order_by_size_and_length(models[0]);
+  const auto run = [&](unsigned threads) {
+    planner::Crew crew(threads);
+    return planner::place_in_pieces(models[0], order, planner::Fit::kFirst, crew);
+  };
+  const planner::Layout one = run(1);
+  EXPECT_EQ(one.top, planner::top_of(models[0], one.offsets));
+  for (std::size_t a = 0; a < problem.lifetimes.size(); ++a) {
+    for (std::size_t b = 0; b < a; ++b) {
+      const Lifetime &x = problem.lifetimes[a], &y = problem.lifetimes[b];
+      if (x.first >= y.last || y.first >= x.last) continue;
+      const std::uint64_t p = one.offsets[a], q = one.offsets[b];
+      ASSERT_TRUE(p + x.bytes <= q || q + y.bytes <= p) << a << " and " << b;
+    }
+  }
+  EXPECT_EQ(one.offsets, run(3).offsets);
 }
 
 // What a search over conflicts makes of a problem's greedy layout, in turns of `turn` units.
