@@ -9,10 +9,12 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "planner/interrupt.h"
+#include "planner/random.h"
 
 namespace berth::planner {
 
@@ -86,6 +88,7 @@ class Search {
     std::uint32_t item;  // with kPlaced set: the item was placed; else its low_ was `old`
     Unit old;
   };
+  static constexpr Unit kFar = std::numeric_limits<Unit>::max() / 2;
   static constexpr std::uint32_t kPlaced = 0x80000000u;
   static constexpr std::uint32_t kLift = 0xffffffffu;   // a child that puts nothing here
   static constexpr std::uint32_t kFloor = 0x40000000u;  // the entry is a section and its floor was `old`
@@ -104,8 +107,16 @@ class Search {
   std::int32_t choose_section(const Component& where);
   void list_candidates(const Component& where, std::int32_t section, Unit level);
   Unit next_level(const Component& where, std::int32_t section, Unit level) const noexcept;
-  bool covers(std::uint32_t item, std::int32_t section) const noexcept;
-  std::uint64_t random() noexcept;
+  std::uint64_t random() noexcept { return random_ = mix(random_); }
+  bool covers(std::uint32_t item, std::int32_t section) const noexcept {
+    const auto& it = input_.items[item];
+    if (section < it.first || section >= it.last) return false;
+    if (input_.simple) return true;
+    for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
+      if (input_.parts[p].first <= section && section < input_.parts[p].last) return true;
+    }
+    return false;
+  }
   bool single(std::uint32_t item) const noexcept {
     return input_.items[item].part_end - input_.items[item].part_begin == 1;
   }
