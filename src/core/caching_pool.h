@@ -106,7 +106,8 @@ inline Result<Block> live_block(const PoolNode& node, const BlockSpec& spec) noe
   // The label's two bytes of the inner block make room for the user's.
   std::uint64_t tail;
   std::memcpy(&tail, &node.inner.key, sizeof tail);
-  const Half second{spec.bytes, (tail & 0xffff'0000'0000'0000) | std::uint64_t{spec.label.id()} << 32 | node.key};
+  const Half second{spec.bytes, (tail & 0xffff'0000'0000'0000) | std::uint64_t{spec.label.id()} << 32 |
+                                    node.key.load(std::memory_order_relaxed)};
   Result<Block> result = Block{};
   auto* const bytes = reinterpret_cast<std::byte*>(&*result);
   std::memcpy(bytes, &first, sizeof(Half));

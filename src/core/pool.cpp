@@ -131,9 +131,9 @@ void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
   const Recent& slot = recent[id_ % kRecent];
   ThreadCache* const cache = slot.pool == id_ ? slot.cache : nullptr;
   PoolNode* node = cache != nullptr ? cache->latest.node : nullptr;
-  const bool latest = node != nullptr && node->key == block.key;
+  const bool latest = node != nullptr && node->key.load(std::memory_order_relaxed) == block.key;
   if (!latest) node = nodes_.find(block.key);
-  if (node == nullptr || node->key != block.key || node->inner.handle != block.handle ||
+  if (node == nullptr || node->key.load(std::memory_order_relaxed) != block.key || node->inner.handle != block.handle ||
       node->state.load(std::memory_order_relaxed) != NodeState::kLive) [[unlikely]]
     return refuse(block);
   if (cache == nullptr || last_use.bits != 0 || !cache->lock.enter()) [[unlikely]]

@@ -23,8 +23,8 @@ struct alignas(64) PoolNode {
   PoolNode* next = nullptr;
   std::atomic<std::uint64_t> word{0};  // live: the bytes asked for; cached: the moment of the last use
   // What Block::key is while the node is live: its index, and above it how often it came back, so that an old key
-  // is told from a new one.
-  std::uint32_t key = 0;
+  // is told from a new one. Atomic, because a thread may look at the key of a node that another thread returns.
+  std::atomic<std::uint32_t> key{0};
   std::atomic<std::uint16_t> label{0};
   std::uint16_t group = 0;
   std::uint16_t size_class = 0;
@@ -171,8 +171,12 @@ class NodeTable {
     return chunk == nullptr ? nullptr : chunk + (index & ((1u << kChunkBits) - 1));
   }
 
-  static std::uint32_t index(const PoolNode& node) noexcept { return node.key & ((1u << kIndexBits) - 1); }
-  static void make_key_old(PoolNode& node) noexcept { node.key += 1u << kIndexBits; }
+  static std::uint32_t index(const PoolNode& node) noexcept {
+    return node.key.load(std::memory_order_relaxed) & ((1u << kIndexBits) - 1);
+  }
+  static void make_key_old(PoolNode& node) noexcept {
+    node.key.store(node.key.load(std::memory_order_relaxed) + (1u << kIndexBits), std::memory_order_relaxed);
+  }
 
   // The calls below are made under the pool's mutex. take() gives null when there are 2^24 nodes, and throws
   // std::bad_alloc.
@@ -187,7 +191,7 @@ class NodeTable {
     if (chunk.load(std::memory_order_relaxed) == nullptr)
       chunk.store(new PoolNode[std::size_t{1} << kChunkBits], std::memory_order_release);
     PoolNode* node = find(made_);
-    node->key = made_++;
+    node->key.store(made_++, std::memory_order_relaxed);
     return node;
   }
   void give(PoolNode* node) noexcept {
