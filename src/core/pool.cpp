@@ -102,7 +102,7 @@ Result<Block> CachingPool::allocate(const BlockSpec& spec) {
     return allocate_slowly(spec);
   }
   PoolNode& node = *bin.pop();
-  cache.latest = {&node, &group};
+  cache.latest = &node;
   const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
   const std::int64_t live = cache.live_bytes.add(bytes);
   const std::int64_t group_live = group.live_bytes.add(bytes);
@@ -130,15 +130,14 @@ Result<Block> CachingPool::finish_slowly(ThreadCache& cache, CachedGroup& group,
 void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
   const Recent& slot = recent[id_ % kRecent];
   ThreadCache* const cache = slot.pool == id_ ? slot.cache : nullptr;
-  PoolNode* node = cache != nullptr ? cache->latest.node : nullptr;
-  const bool latest = node != nullptr && node->key.load(std::memory_order_relaxed) == block.key;
-  if (!latest) node = nodes_.find(block.key);
+  PoolNode* node = cache != nullptr ? cache->latest : nullptr;
+  if (node == nullptr || node->key.load(std::memory_order_relaxed) != block.key) node = nodes_.find(block.key);
   if (node == nullptr || node->key.load(std::memory_order_relaxed) != block.key || node->inner.handle != block.handle ||
       node->state.load(std::memory_order_relaxed) != NodeState::kLive) [[unlikely]]
     return refuse(block);
   if (cache == nullptr || last_use.bits != 0 || !cache->lock.enter()) [[unlikely]]
     return release_slowly(*node, last_use);
-  CachedGroup* const group = latest ? cache->latest.group : cache->group(node->group);
+  CachedGroup* const group = cache->group(node->group);
   Bin* const bin = group == nullptr ? nullptr : &group->bins[node->size_class];
   const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
   if (bin == nullptr || bin->count >= bin->most || cache->live_bytes.get() - bytes < cache->floor) [[unlikely]] {

@@ -92,11 +92,9 @@ struct ThreadCache {
   BiasedLock lock;
   Counter live_bytes, hits;
   // What the thread was given last. It is often what comes back first, and looking here spares the processor the wait
-  // from the block's bytes through the table to the node. Touched by the thread alone.
-  struct {
-    PoolNode* node = nullptr;
-    CachedGroup* group = nullptr;
-  } latest;
+  // from the block's bytes through the table to the node. Touched by the thread alone. The node may have come to stand
+  // for another block since: only its key tells.
+  PoolNode* latest = nullptr;
   std::int64_t height = 0;  // past this many live bytes the pool may be at a new peak
   std::int64_t floor = 0;   // base - quota
   std::int64_t base = 0;
