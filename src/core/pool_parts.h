@@ -186,9 +186,12 @@ class NodeTable {
     if (made_ == 0) made_ = 1;  // key 0 names no node
     if (made_ >> kIndexBits != 0) return nullptr;
     auto& chunk = chunks_[made_ >> kChunkBits];
-    if (chunk.load(std::memory_order_relaxed) == nullptr)
-      chunk.store(new PoolNode[std::size_t{1} << kChunkBits], std::memory_order_release);
-    PoolNode* node = find(made_);
+    PoolNode* nodes = chunk.load(std::memory_order_relaxed);
+    if (nodes == nullptr) {
+      nodes = new PoolNode[std::size_t{1} << kChunkBits];
+      chunk.store(nodes, std::memory_order_release);
+    }
+    PoolNode* node = nodes + (made_ & ((1u << kChunkBits) - 1));
     node->key.store(made_++, std::memory_order_relaxed);
     return node;
   }
