@@ -46,13 +46,13 @@ class NodeArg:
 
 
 class MemoryReport:
-    """What the memory of a session did. A snapshot.
+    """What the memory of an `InferenceSession` did. A snapshot.
 
     Of the last run: `recorded` (its shapes were new), `requests`, `planned` (of these, served from the arena),
     `reordered`, `deviated` (not in the plan: served by a pool), `live_peak` (the most bytes the engine had asked for at
     once: no allocator can do with less) and `plan` (a berth.Plan, None before the first run).
-    Of this session: `runs`, and `problem`, a sentence if there was no memory for a plan.
-    Of all sessions together: `arena_bytes`, `pool_bytes`, `weight_bytes` and `plans`.
+    Of this `InferenceSession`: `runs`, and `problem`, a sentence if there was no memory for a plan.
+    Of all of them together: `arena_bytes`, `pool_bytes`, `weight_bytes` and `plans`.
     """
 
     def __init__(self, fields):

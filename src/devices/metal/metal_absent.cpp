@@ -8,25 +8,25 @@ namespace berth {
 namespace {
 
 #ifdef __APPLE__
-constexpr const char* kWhatToDo =
+constexpr const char* kRemedy =
     "this build has no METAL device: configure with -DBERTH_METAL=ON and -DBERTH_METAL_CPP_DIR=<folder of metal-cpp>";
 #else
-constexpr const char* kWhatToDo = "METAL is Apple's, and this system is not: build Berth on macOS with metal-cpp";
+constexpr const char* kRemedy = "METAL is Apple's, and this system is not: build Berth on macOS with metal-cpp";
 #endif
 
 }  // namespace
 
 Result<DevicePtr> metal::open(const std::string& ordinal) {
   return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice,
-                          fmt::format("METAL:{} is not available: {}", ordinal, kWhatToDo));
+                          fmt::format("METAL:{} is not available: {}", ordinal, kRemedy));
 }
 
 Result<MetalInfo> metal_info(Device&) {
-  return Error::with_text(Code::kInvalidArgument, Layer::kDevice, kWhatToDo);
+  return Error::with_text(Code::kInvalidArgument, Layer::kDevice, kRemedy);
 }
 
 Result<Buffer> metal_wrap(DevicePtr, const Buffer&) {
-  return Error::with_text(Code::kInvalidArgument, Layer::kBuffer, kWhatToDo);
+  return Error::with_text(Code::kInvalidArgument, Layer::kBuffer, kRemedy);
 }
 
 }  // namespace berth
