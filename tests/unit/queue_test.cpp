@@ -116,6 +116,21 @@ struct Late {
   LateQueue& work = *itself.last;
 };
 
+// A buffer that is used by one queue and then by a second, and dropped.
+struct DroppedAfterTwoQueues : Late {
+  QueuePtr second = device->make_queue().value();
+  LateQueue& second_work = *itself.last;
+  Timepoint moment{};  // of the second
+
+  DroppedAfterTwoQueues() {
+    const Buffer buffer = Buffer::allocate(device, u8, {64}).value();
+    queue->fill(buffer.window().value(), 1).value();
+    queue->submit().value();
+    second->fill(buffer.window().value(), 2).value();
+    moment = second->submit().value();
+  }
+};
+
 TEST(Queue, FreesMemoryOnlyAfterItsLastUseIsReached) {
   Late late;
   {
@@ -160,37 +175,21 @@ TEST(Queue, NamesPendingFreesWhenTheyAreWhyABudgetIsFull) {
 }
 
 TEST(Queue, KeepsABufferAliveForASecondQueueThatUsesIt) {
-  Late late;
-  const QueuePtr second = late.device->make_queue().value();
-  LateQueue& second_work = *late.itself.last;
-  Buffer buffer = Buffer::allocate(late.device, u8, {64}).value();
-  ASSERT_TRUE(late.queue->fill(buffer.window().value(), 1));
-  ASSERT_TRUE(late.queue->submit());
-  ASSERT_TRUE(second->fill(buffer.window().value(), 2));
-  const Timepoint moment = second->submit().value();
-  buffer = Buffer();
+  DroppedAfterTwoQueues late;
   late.work.finish_all();
   ASSERT_TRUE(late.device->counters().live_count == 1);
   EXPECT_EQ(late.itself.freed, 0);
-  second_work.finish_all();
-  ASSERT_TRUE(second->wait(moment));
+  late.second_work.finish_all();
+  ASSERT_TRUE(late.second->wait(late.moment));
   EXPECT_EQ(late.itself.freed, 1);
 }
 
 TEST(Queue, LetsGoOfWhatItKeptAtTheNextSubmitWithoutAnyWait) {
-  Late late;
-  const QueuePtr second = late.device->make_queue().value();
-  LateQueue& second_work = *late.itself.last;
-  Buffer buffer = Buffer::allocate(late.device, u8, {64}).value();
-  ASSERT_TRUE(late.queue->fill(buffer.window().value(), 1));
-  ASSERT_TRUE(late.queue->submit());
-  ASSERT_TRUE(second->fill(buffer.window().value(), 2));
-  ASSERT_TRUE(second->submit());
-  buffer = Buffer();
+  DroppedAfterTwoQueues late;
   late.work.finish_all();
-  second_work.finish_all();
+  late.second_work.finish_all();
   EXPECT_EQ(late.itself.freed, 0);
-  ASSERT_TRUE(second->submit());
+  ASSERT_TRUE(late.second->submit());
   EXPECT_EQ(late.itself.freed, 1);
 }
 
