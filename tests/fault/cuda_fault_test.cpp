@@ -10,6 +10,7 @@
 #include "berth/segment.h"
 #include "devices/cuda/cuda_driver.h"
 #include "doubles/cuda/cuda_kernels.h"
+#include "support/fault_scenarios.h"
 
 namespace berth {
 namespace {
@@ -23,15 +24,6 @@ struct Fault {
   cuda::Status status;
   int loses_device;
 };
-
-#define STEP(...)                                                                   \
-  do {                                                                              \
-    if (auto step_result = (__VA_ARGS__); !step_result) return step_result.error(); \
-  } while (false)
-#define STEP_ASSIGN(type, name, ...)                \
-  auto name##_result = (__VA_ARGS__);               \
-  if (!name##_result) return name##_result.error(); \
-  type name = *std::move(name##_result)
 
 // Does something a second time where the first was refused: unless the device is lost, it must work then.
 struct Tries {
@@ -52,62 +44,49 @@ struct Tries {
 };
 
 Result<void> kernels_and_order(const DevicePtr& gpu, const QueuePtr& queue, Tries&) {
-  STEP_ASSIGN(const QueuePtr, other, gpu->make_queue());
-  STEP_ASSIGN(const Kernel, add, cuda_test::make_add_kernel(*gpu));
-  STEP_ASSIGN(const Buffer, a, Buffer::allocate(gpu, u32, {256}, {.zero = true}));
-  STEP_ASSIGN(const Buffer, b, Buffer::allocate(gpu, u32, {256}, {.on = queue->line()}));
-  STEP_ASSIGN(const Window, from, a.window());
-  STEP_ASSIGN(const Window, to, b.window());
-  const std::uint32_t constant = 7;
-  STEP(queue->launch(add, std::array{KernelArgument{from, Access::kRead}, KernelArgument{to, Access::kWrite}},
-                     {.groups = {4, 1, 1}, .threads = {64, 1, 1}}, std::as_bytes(std::span(&constant, 1))));
-  STEP_ASSIGN(const Timepoint, added, queue->submit());
-  STEP(other->wait_for(added));
-  std::vector<std::uint32_t> seen(256);
-  STEP(other->read(to, std::as_writable_bytes(std::span(seen))));
-  STEP(other->finish());
-  EXPECT_EQ(seen, std::vector<std::uint32_t>(256, 7));
-  return {};
+  BERTH_TRY_ASSIGN(const Kernel add, cuda_test::make_add_kernel(*gpu));
+  return test::add_on_one_queue_and_read_on_another(*queue, gpu, add, {.on = queue->line()});
 }
 
 Result<void> long_transfers(const DevicePtr& gpu, const QueuePtr& queue, Tries&) {
   const std::size_t large = (std::size_t{9} << 18) + 1;  // more than the staging pieces hold
-  STEP_ASSIGN(const Buffer, big, Buffer::allocate(gpu, u8, {large}));
+  BERTH_TRY_ASSIGN(const Buffer big, Buffer::allocate(gpu, u8, {large}));
   const Bytes pattern(large, std::byte{3});
-  STEP(big.copyin(pattern));
-  STEP_ASSIGN(const Buffer, head, big.view(0, 1000));
-  STEP_ASSIGN(const Buffer, shifted, big.view(100, 1000));
-  STEP(shifted.copy_from(head));
-  STEP_ASSIGN(const Window, rows, big.window());
-  STEP_ASSIGN(const Buffer, target, Buffer::allocate(gpu, u8, {1000}));
-  STEP_ASSIGN(const Window, rows_target, target.window());
-  STEP(queue->copy_rows(rows, 64, rows_target, 10, 10, 100));
-  STEP(queue->finish());
+  BERTH_TRY(big.copyin(pattern));
+  BERTH_TRY_ASSIGN(const Buffer head, big.view(0, 1000));
+  BERTH_TRY_ASSIGN(const Buffer shifted, big.view(100, 1000));
+  BERTH_TRY(shifted.copy_from(head));
+  BERTH_TRY_ASSIGN(const Window rows, big.window());
+  BERTH_TRY_ASSIGN(const Buffer target, Buffer::allocate(gpu, u8, {1000}));
+  BERTH_TRY_ASSIGN(const Window rows_target, target.window());
+  BERTH_TRY(queue->copy_rows(rows, 64, rows_target, 10, 10, 100));
+  BERTH_TRY(queue->finish());
   Bytes copied(1000);
-  STEP(target.copyout(copied));
+  BERTH_TRY(target.copyout(copied));
   EXPECT_EQ(copied, Bytes(1000, std::byte{3}));
   Bytes whole(large);
-  STEP(big.copyout(whole));
+  BERTH_TRY(big.copyout(whole));
   EXPECT_TRUE(whole == pattern);
   return {};
 }
 
 Result<void> peers_and_managed(const DevicePtr& gpu, const QueuePtr& queue, Tries&) {
-  STEP_ASSIGN(const DevicePtr, peer, device("CUDA:1"));
-  STEP_ASSIGN(const Buffer, here, Buffer::allocate(gpu, u8, {1000}, {.zero = true}));
-  STEP_ASSIGN(const Buffer, there, Buffer::allocate(peer, u8, {1000}));
-  STEP(there.copy_from(here));
+  BERTH_TRY_ASSIGN(const DevicePtr peer, device("CUDA:1"));
+  BERTH_TRY_ASSIGN(const Buffer here, Buffer::allocate(gpu, u8, {1000}, {.zero = true}));
+  BERTH_TRY_ASSIGN(const Buffer there, Buffer::allocate(peer, u8, {1000}));
+  BERTH_TRY(there.copy_from(here));
   Bytes back(1000, std::byte{1});
-  STEP(there.copyout(back));
+  BERTH_TRY(there.copyout(back));
   EXPECT_EQ(back, Bytes(1000));
-  STEP_ASSIGN(const Buffer, managed, Buffer::allocate(gpu, u8, {4096}, {.host = HostAccess::kRequired, .zero = true}));
-  STEP_ASSIGN(const Window, shared, managed.window());
-  STEP(queue->fill(shared, 5));
-  STEP(queue->finish());
-  STEP_ASSIGN(const std::span<const std::byte>, bytes, managed.as_host_bytes());
+  BERTH_TRY_ASSIGN(const Buffer managed,
+                   Buffer::allocate(gpu, u8, {4096}, {.host = HostAccess::kRequired, .zero = true}));
+  BERTH_TRY_ASSIGN(const Window shared, managed.window());
+  BERTH_TRY(queue->fill(shared, 5));
+  BERTH_TRY(queue->finish());
+  BERTH_TRY_ASSIGN(const std::span<const std::byte> bytes, managed.as_host_bytes());
   EXPECT_EQ(bytes[4095], std::byte{5});
-  STEP_ASSIGN(const auto, slice, GpuBuffer<float>::alloc_from(gpu, std::vector<float>{1, 2, 3}));
-  STEP_ASSIGN(const std::vector<float>, host, slice.to_host(*gpu));
+  BERTH_TRY_ASSIGN(const auto slice, GpuBuffer<float>::alloc_from(gpu, std::vector<float>{1, 2, 3}));
+  BERTH_TRY_ASSIGN(const std::vector<float> host, slice.to_host(*gpu));
   EXPECT_EQ(host, (std::vector<float>{1, 2, 3}));
   return gpu->synchronize();
 }
@@ -116,7 +95,7 @@ constexpr std::size_t kStep = std::size_t{2} << 20;
 
 Result<void> expect_contents(const Buffer& buffer, const Bytes& wanted, Tries& again) {
   Bytes seen(buffer.size());
-  STEP(again([&] { return buffer.copyout(seen); }));
+  BERTH_TRY(again([&] { return buffer.copyout(seen); }));
   EXPECT_TRUE(seen == wanted);
   return {};
 }
@@ -124,49 +103,49 @@ Result<void> expect_contents(const Buffer& buffer, const Bytes& wanted, Tries& a
 // One segment through all its calls: each that is refused works when it is made again.
 Result<void> segments(const DevicePtr& gpu, const QueuePtr& queue, Tries& again) {
   const SegmentOptions options{.reserve_bytes = 8 * kStep, .step_bytes = kStep};
-  STEP_ASSIGN(const auto, segment, again([&] { return make_segment(gpu, options); }));
-  STEP_ASSIGN(const Buffer, first, again([&] { return Buffer::allocate(segment, u8, {1000}, {.zero = true}); }));
+  BERTH_TRY_ASSIGN(const auto segment, again([&] { return make_segment(gpu, options); }));
+  BERTH_TRY_ASSIGN(const Buffer first, again([&] { return Buffer::allocate(segment, u8, {1000}, {.zero = true}); }));
   {
-    STEP_ASSIGN(const Buffer, wide, again([&] { return Buffer::allocate(segment, u8, {2 * kStep}); }));
+    BERTH_TRY_ASSIGN(const Buffer wide, again([&] { return Buffer::allocate(segment, u8, {2 * kStep}); }));
     EXPECT_GE(segment->counters().mapped_bytes, 2 * kStep);
     EXPECT_EQ(segment->counters().mapped_bytes, gpu->counters().live_bytes);
-    STEP_ASSIGN(const Window, window, wide.window());
-    STEP(again([&] { return queue->fill(window, 7); }));
-    STEP(again([&] { return queue->finish(); }));
-    STEP_ASSIGN(const Buffer, end, wide.view(wide.size() - 1000, 1000));
-    STEP(expect_contents(end, Bytes(1000, std::byte{7}), again));
+    BERTH_TRY_ASSIGN(const Window window, wide.window());
+    BERTH_TRY(again([&] { return queue->fill(window, 7); }));
+    BERTH_TRY(again([&] { return queue->finish(); }));
+    BERTH_TRY_ASSIGN(const Buffer end, wide.view(wide.size() - 1000, 1000));
+    BERTH_TRY(expect_contents(end, Bytes(1000, std::byte{7}), again));
   }
   segment->trim();
   if (segment->counters().mapped_bytes > kStep) segment->trim();  // what the driver would not take the first time
   EXPECT_EQ(segment->counters().mapped_bytes, again.lost ? segment->counters().mapped_bytes : kStep);
   EXPECT_EQ(segment->counters().mapped_bytes, gpu->counters().live_bytes);
-  STEP(expect_contents(first, Bytes(1000), again));
-  STEP_ASSIGN(const Buffer, last, again([&] { return Buffer::allocate(segment, u8, {kStep}); }));
-  STEP_ASSIGN(const Buffer, start, last.view(0, 1000));
+  BERTH_TRY(expect_contents(first, Bytes(1000), again));
+  BERTH_TRY_ASSIGN(const Buffer last, again([&] { return Buffer::allocate(segment, u8, {kStep}); }));
+  BERTH_TRY_ASSIGN(const Buffer start, last.view(0, 1000));
   return again([&] { return start.copyin(Bytes(1000, std::byte{1})); });
 }
 
 // Two models that go away and come back, to host memory and to a file.
 Result<void> evict_and_wake(const DevicePtr& gpu, const QueuePtr&, Tries& again) {
-  STEP_ASSIGN(const auto, memory, again([&] { return make_evictable(gpu); }));
+  BERTH_TRY_ASSIGN(const auto memory, again([&] { return make_evictable(gpu); }));
   const Bytes a_bytes(1000, std::byte{1});
   const Bytes b_bytes(100'000, std::byte{2});
-  STEP_ASSIGN(const Buffer, a,
-              again([&] { return Buffer::allocate(memory, u8, {a_bytes.size()}, {.tag = "a", .zero = true}); }));
-  STEP_ASSIGN(const Buffer, b, again([&] { return Buffer::allocate(memory, u8, {b_bytes.size()}, {.tag = "b"}); }));
-  STEP(again([&] { return a.copyin(a_bytes); }));
-  STEP(again([&] { return b.copyin(b_bytes); }));
-  STEP(again([&] { return memory->evict("a", Contents::kToHost); }));
-  STEP(again([&] { return memory->evict({}, Contents::kToFile); }));
+  BERTH_TRY_ASSIGN(const Buffer a,
+                   again([&] { return Buffer::allocate(memory, u8, {a_bytes.size()}, {.tag = "a", .zero = true}); }));
+  BERTH_TRY_ASSIGN(const Buffer b, again([&] { return Buffer::allocate(memory, u8, {b_bytes.size()}, {.tag = "b"}); }));
+  BERTH_TRY(again([&] { return a.copyin(a_bytes); }));
+  BERTH_TRY(again([&] { return b.copyin(b_bytes); }));
+  BERTH_TRY(again([&] { return memory->evict("a", Contents::kToHost); }));
+  BERTH_TRY(again([&] { return memory->evict({}, Contents::kToFile); }));
   EXPECT_EQ(memory->counters().resident_bytes, 0u);
   EXPECT_EQ(gpu->counters().live_bytes, 0u);
   EXPECT_EQ(cuda_double().live_bytes(0), 0u);
-  STEP(again([&] { return memory->wake({}); }));
+  BERTH_TRY(again([&] { return memory->wake({}); }));
   EXPECT_EQ(memory->counters().spilled_bytes, 0u);
   EXPECT_EQ(memory->counters().resident_bytes, gpu->counters().live_bytes);
-  STEP(expect_contents(a, a_bytes, again));
-  STEP(expect_contents(b, b_bytes, again));
-  STEP(again([&] { return memory->evict("b", Contents::kDrop); }));  // and it goes while it is away
+  BERTH_TRY(expect_contents(a, a_bytes, again));
+  BERTH_TRY(expect_contents(b, b_bytes, again));
+  BERTH_TRY(again([&] { return memory->evict("b", Contents::kDrop); }));  // and it goes while it is away
   return {};
 }
 
@@ -187,8 +166,8 @@ bool gives_back(std::string_view call) {
 // Opens the device, uses a part of it once and lets go of everything. Returns the first error; data that arrives must
 // be right.
 Result<void> scenario(const Part& part, Tries& again) {
-  STEP_ASSIGN(const DevicePtr, gpu, device("CUDA:0"));
-  STEP_ASSIGN(const QueuePtr, queue, gpu->make_queue());
+  BERTH_TRY_ASSIGN(const DevicePtr gpu, device("CUDA:0"));
+  BERTH_TRY_ASSIGN(const QueuePtr queue, gpu->make_queue());
   auto outcome = part.run(gpu, queue, again);
   if (outcome && gpu->synchronize()) {
     EXPECT_EQ(gpu->counters().live_bytes, 0u);

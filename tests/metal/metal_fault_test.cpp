@@ -2,55 +2,34 @@
 // no mistake that the double saw, no made-up data, and nothing left alive.
 #include "metal/metal_support.h"
 #include "support.h"
+#include "support/fault_scenarios.h"
 
 namespace berth::metal_test {
 namespace {
 
 using test::counting_bytes;
 
-#define STEP(...)                                                                   \
-  do {                                                                              \
-    if (auto step_result = (__VA_ARGS__); !step_result) return step_result.error(); \
-  } while (false)
-#define STEP_ASSIGN(type, name, ...)                \
-  auto name##_result = (__VA_ARGS__);               \
-  if (!name##_result) return name##_result.error(); \
-  type name = *std::move(name##_result)
-
 // Uses each part of the device once and lets go of everything. Returns the first error; data that arrives must be
 // right.
 Result<void> scenario() {
-  STEP_ASSIGN(const DevicePtr, gpu, device("METAL"));
-  STEP_ASSIGN(const QueuePtr, queue, gpu->make_queue());
-  STEP_ASSIGN(const QueuePtr, other, gpu->make_queue());
-  STEP_ASSIGN(const Kernel, add, make_add_kernel(*gpu));
-  STEP_ASSIGN(const Buffer, a, Buffer::allocate(gpu, u32, {256}, {.zero = true}));
-  STEP_ASSIGN(const Buffer, b, Buffer::allocate(gpu, u32, {256}, {.alignment = 1 << 16}));
-  STEP_ASSIGN(const Window, from, a.window());
-  STEP_ASSIGN(const Window, to, b.window());
-  const std::uint32_t constant = 7;
-  STEP(queue->launch(add, std::array{KernelArgument{from, Access::kRead}, KernelArgument{to, Access::kWrite}},
-                     {.groups = {4, 1, 1}, .threads = {64, 1, 1}}, std::as_bytes(std::span(&constant, 1))));
-  STEP_ASSIGN(const Timepoint, added, queue->submit());
-  STEP(other->wait_for(added));
-  std::vector<std::uint32_t> seen(256);
-  STEP(other->read(to, std::as_writable_bytes(std::span(seen))));
-  STEP(other->finish());
-  EXPECT_EQ(seen, std::vector<std::uint32_t>(256, 7));
+  BERTH_TRY_ASSIGN(const DevicePtr gpu, device("METAL"));
+  BERTH_TRY_ASSIGN(const QueuePtr queue, gpu->make_queue());
+  BERTH_TRY_ASSIGN(const Kernel add, make_add_kernel(*gpu));
+  BERTH_TRY(test::add_on_one_queue_and_read_on_another(*queue, gpu, add, {.alignment = 1 << 16}));
 
-  STEP_ASSIGN(const Buffer, hidden, Buffer::allocate(gpu, u8, {2000}, {.host = HostAccess::kNone, .zero = true}));
-  STEP_ASSIGN(const Buffer, part, hidden.view(3, 1001));
-  STEP(part.copyin(counting_bytes(1001)));
-  STEP_ASSIGN(const Buffer, shifted, hidden.view(4, 1001));
-  STEP(shifted.copy_from(part));
-  STEP_ASSIGN(const Window, edge, hidden.view(1010, 33).value().window());
-  STEP(queue->fill(edge, 9));
-  STEP(queue->finish());
+  BERTH_TRY_ASSIGN(const Buffer hidden, Buffer::allocate(gpu, u8, {2000}, {.host = HostAccess::kNone, .zero = true}));
+  BERTH_TRY_ASSIGN(const Buffer part, hidden.view(3, 1001));
+  BERTH_TRY(part.copyin(counting_bytes(1001)));
+  BERTH_TRY_ASSIGN(const Buffer shifted, hidden.view(4, 1001));
+  BERTH_TRY(shifted.copy_from(part));
+  BERTH_TRY_ASSIGN(const Window edge, hidden.view(1010, 33).value().window());
+  BERTH_TRY(queue->fill(edge, 9));
+  BERTH_TRY(queue->finish());
   Bytes back(1001);
-  STEP(shifted.copyout(back));
+  BERTH_TRY(shifted.copyout(back));
   EXPECT_EQ(back, counting_bytes(1001));
-  STEP_ASSIGN(const Buffer, host, Buffer::allocate(device("CPU").value(), u8, {1 << 20}));
-  STEP_ASSIGN(const Buffer, wrapped, metal_wrap(gpu, host));
+  BERTH_TRY_ASSIGN(const Buffer host, Buffer::allocate(device("CPU").value(), u8, {1 << 20}));
+  BERTH_TRY_ASSIGN(const Buffer wrapped, metal_wrap(gpu, host));
   return gpu->synchronize();
 }
 
