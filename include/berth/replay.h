@@ -52,12 +52,12 @@ struct ReplayTrace {
   friend bool operator==(const ReplayTrace&, const ReplayTrace&) = default;
 };
 
-// The planning problem of a recorded run: one lifetime a request, its bytes rounded up to its alignment (nothing could
-// use the rest); kept requests have zero bytes and so no slot.
+// The planning problem of a recorded run: one lifetime a request, its bytes rounded up to its alignment where that is a
+// cache line or more; kept requests have zero bytes and so no slot.
 PlanProblem plan_problem(const ReplayTrace& trace);
 
 struct ReplayOptions {
-  // Least alignment of every request, a power of two; a smaller request needs only its own size, and 16 at least.
+  // Least alignment of every request, a power of two; a smaller request needs only the largest that its size holds.
   std::uint64_t alignment = 64;
   unsigned renew_after = 3;   // deviating runs in a row after which the plan is renewed; 0: never
   unsigned max_renewals = 8;  // for one key; an engine that never repeats itself is left to the pool

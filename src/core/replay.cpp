@@ -26,7 +26,6 @@ using replay::LiveSlot;
 using replay::PlannedRun;
 using replay::ReplayPlan;
 
-constexpr std::uint64_t kLeastAlignment = 16;
 
 // Held for a few nanoseconds and never across a call that can block, so waiting for it is spinning; a waiter whose
 // holder lost its core gives way.
@@ -178,7 +177,7 @@ class Replay::Impl {
   void* allocate(std::uint64_t bytes, std::uint64_t alignment) noexcept {
     if (bytes == 0) return nullptr;
     // What is smaller than the alignment is never read in pieces larger than itself.
-    alignment = std::max(alignment, std::min(options_.alignment, std::bit_ceil(std::max(bytes, kLeastAlignment))));
+    alignment = std::max(alignment, std::min(options_.alignment, std::bit_floor(bytes)));
     std::uint32_t number = kNoRequest;
     std::uint64_t run = 0;
     bool beside = false;

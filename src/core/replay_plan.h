@@ -14,10 +14,14 @@ namespace berth::replay {
 
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 
-// What a request's slot takes in the arena: whole multiples of its alignment; nothing when the pool serves it.
+// What a request's slot takes in the arena: nothing when the pool serves it; whole multiples of the alignment where
+// that is a cache line or more, because little could use the rest and a planner proves more in larger units.
 // Requires: the alignment is a power of two.
 constexpr std::uint64_t slot_bytes(const ReplayRequest& request) noexcept {
-  return request.kept ? 0 : (request.bytes + request.alignment - 1) & ~(request.alignment - 1);
+  constexpr std::uint64_t kLine = 64;
+  if (request.kept) return 0;
+  if (request.alignment < kLine) return request.bytes;
+  return (request.bytes + request.alignment - 1) & ~(request.alignment - 1);
 }
 
 // What the engine did next in the recorded run: a request, or a release.

@@ -64,7 +64,7 @@ TEST(Replay, AlignsARequestToItsOwnSizeWhereThatIsLess) {
   ASSERT_NE(trace, nullptr);
   std::vector<std::uint64_t> alignments;
   for (const auto& request : trace->requests) alignments.push_back(request.alignment);
-  EXPECT_EQ(alignments, (std::vector<std::uint64_t>{16, 16, 32, 64, 64, 64, 256}));
+  EXPECT_EQ(alignments, (std::vector<std::uint64_t>{1, 16, 16, 32, 64, 64, 256}));
 }
 
 TEST(Replay, RecordsTheFirstRunAndServesTheSecondFromOneArena) {
@@ -574,16 +574,18 @@ TEST(ReplayTrace, BecomesAPlanningProblemWithHalfOpenLifetimes) {
   ReplayTrace trace;
   trace.requests = {{.bytes = 100, .alignment = 64, .released_at = 2},
                     {.bytes = 50, .alignment = 64},
-                    {.bytes = 70, .alignment = 64, .kept = true}};
+                    {.bytes = 70, .alignment = 64, .kept = true},
+                    {.bytes = 20, .alignment = 16}};
   trace.releases = {0};
   const PlanProblem problem = plan_problem(trace);
-  ASSERT_EQ(problem.lifetimes.size(), 3u);
+  ASSERT_EQ(problem.lifetimes.size(), 4u);
   EXPECT_EQ(problem.lifetimes[0].bytes, 128u) << "whole multiples of the alignment";
   EXPECT_EQ(problem.lifetimes[0].first, 0);
   EXPECT_EQ(problem.lifetimes[0].last, 2);
-  EXPECT_EQ(problem.lifetimes[1].last, 3);
+  EXPECT_EQ(problem.lifetimes[1].last, 4);
   EXPECT_EQ(problem.lifetimes[1].alignment, 64u);
   EXPECT_EQ(problem.lifetimes[2].bytes, 0u) << "kept requests have no slot";
+  EXPECT_EQ(problem.lifetimes[3].bytes, 20u) << "others fit into the rest of a small one's line";
 }
 
 }  // namespace
