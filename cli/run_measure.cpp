@@ -1,5 +1,6 @@
 #include "run_measure.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,14 @@ constexpr unsigned kWarmups = 3;
 
 Error io_error(const std::string& text) {
   return Error::with_text(Code::kIo, Layer::kProgram, text);
+}
+
+int current_processor() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
 }
 
 class TemporaryFolder {
@@ -139,6 +148,7 @@ class Measurement {
     BERTH_TRY(make_folders());
     progress_("loading", 0);
     WorkerTask stock = task("stock");
+    stock.processor = processor_;
     BERTH_TRY_ASSIGN(Started reference, start(stock));
     report_.engine = reference.loaded.at("engine");
     title(reference.loaded);
@@ -218,6 +228,7 @@ class Measurement {
   // Makes sure that there is a saved plan for every model with these inputs, and mappable models if `mapped`.
   Result<void> prepare(bool mapped) {
     berth_ = task("replay");
+    berth_.processor = processor_;
     berth_.stamp = stamp_ + (mapped ? "\nmapped" : "\ncopied");
     std::string name;
     for (std::size_t i = 0; i < settings_.models.size(); ++i) {
@@ -235,6 +246,7 @@ class Measurement {
         progress_("writing the model in mappable form", 0.05);
         WorkerTask ready = berth_;
         ready.role = "ready";
+        ready.processor = -1;
         BERTH_TRY(start(ready));
       }
     }
@@ -246,6 +258,7 @@ class Measurement {
     progress_("recording", 0.1);
     WorkerTask record = berth_;
     record.role = "record";
+    record.processor = -1;
     BERTH_TRY_ASSIGN(Started recorder, start(record));
     if (recorder.loaded.at("keys").get<std::vector<std::string>>() != keys_)
       return Error(Code::kUnsupported, Layer::kEngine,
@@ -311,7 +324,6 @@ class Measurement {
       BERTH_TRY_ASSIGN(const Json total, side->worker.process.ask({{"do", "finish"}}));
       SideReport& report = side->report;
       report.process_peak = total.at("process_peak");
-      report.bare = side->worker.loaded.at("bare_bytes");
       report.load_ms = side->worker.loaded.at("load_ms");
       report.latency_ms = spread_of(side->latencies);
       report.cpu_ms = spread_of(side->cpu);
@@ -336,6 +348,8 @@ class Measurement {
 
   const RunSettings& settings_;
   const Progress& progress_;
+  // Processors differ by what else runs on them. The two sides never run at once: with one thread they share one.
+  const int processor_ = settings_.threads == 1 ? current_processor() : -1;
   TemporaryFolder temporary_;
   std::string stamp_;
   std::vector<std::uint64_t> hashes_;

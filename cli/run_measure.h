@@ -36,7 +36,6 @@ struct SideReport {
   std::uint64_t held = 0;           // stock: the arena, without weights; Berth: the arena and what the pool gave beside
   std::uint64_t in_use = 0;         // the most of it that was handed out at once
   std::uint64_t process_peak = 0;   // VmHWM
-  std::uint64_t bare = 0;           // VmRSS when the engine was started and no model was loaded
   std::uint64_t faults = 0;         // page faults in all runs
   std::uint64_t faults_steady = 0;  // in the last run
   double load_ms = 0;

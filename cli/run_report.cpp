@@ -62,7 +62,6 @@ nlohmann::ordered_json side_json(const SideReport& side) {
   return {{"held_bytes", side.held},
           {"in_use_bytes", side.in_use},
           {"process_peak_bytes", side.process_peak},
-          {"bare_engine_bytes", side.bare},
           {"load_ms", side.load_ms},
           {"page_faults", side.faults},
           {"page_faults_last_run", side.faults_steady},

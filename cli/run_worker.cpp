@@ -1,6 +1,7 @@
 #include "run_worker.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "berth/device.h"
 #include "core/try.h"
 #include "engines/onnxruntime_session.h"
+#include "engines/ort_format.h"
 #include "npy.h"
 #include "run_inputs.h"
 
@@ -49,6 +51,19 @@ double cpu_ms() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+// On no processor in particular where the system does not let it choose.
+void stay_on(int processor) {
+#if defined(__linux__)
+  if (processor < 0) return;
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(static_cast<std::size_t>(processor), &only);
+  sched_setaffinity(0, sizeof only, &only);
+#else
+  static_cast<void>(processor);
+#endif
 }
 
 std::string file_safe(std::string name) {
@@ -110,10 +125,9 @@ class Worker {
   }
 
   Result<Json> load() {
+    stay_on(task_.processor);
     BERTH_TRY_ASSIGN(engine_, ort::Engine::create());
-    Json answer{{"engine", engine_->library().version},
-                {"library", engine_->library().path},
-                {"bare_bytes", process_bytes("VmRSS:")}};
+    Json answer{{"engine", engine_->library().version}, {"library", engine_->library().path}};
     if (task_.role == "ready") {
       BERTH_TRY(write_ready_models());
       return answer;
@@ -230,6 +244,7 @@ class Worker {
       settings.threads = task_.threads;
       settings.save_ready_model = task_.ready_models[i] + ".partial";
       BERTH_TRY(engine_->open(settings));
+      BERTH_TRY(ort::align_weights(settings.save_ready_model));
       if (std::rename(settings.save_ready_model.c_str(), task_.ready_models[i].c_str()) != 0)
         return Error::with_text(Code::kIo, Layer::kProgram, task_.ready_models[i] + ": cannot be written");
     }

@@ -22,6 +22,7 @@ struct WorkerTask {
   std::vector<std::string> models;        // .onnx files
   std::vector<std::string> ready_models;  // the same, mappable; empty: load the .onnx files
   int threads = 1;
+  int processor = -1;  // run on this one only; -1: on any
   std::uint64_t seed = 0;
   std::map<std::string, std::int64_t> dims;
   std::map<std::string, std::string> inputs;
@@ -30,7 +31,7 @@ struct WorkerTask {
   std::string stamp;      // what the plans are for
   std::string output;     // folder for .npy outputs; empty: none
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerTask, role, models, ready_models, threads, seed, dims, inputs,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerTask, role, models, ready_models, threads, processor, seed, dims, inputs,
                                                 reference, plans, stamp, output)
 
 // Serves standard input until it ends. Returns the exit code.

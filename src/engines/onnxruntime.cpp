@@ -8,6 +8,7 @@
 #include "berth/device.h"
 #include "core/try.h"
 #include "engines/faulted_memory.h"
+#include "engines/library_pages.h"
 #include "engines/onnxruntime_abi.h"
 #include "engines/onnxruntime_library.h"
 
@@ -124,6 +125,10 @@ Result<void> OnnxRuntimeMemory::prepare(OrtSessionOptions* session_options) cons
   BERTH_TRY(ort::check(api, api.add_session_config_entry(options, "session.use_env_allocators", "1"),
                        "use the environment's allocator"));
   return ort::check(api, api.disable_mem_pattern(options), "allocate each tensor by itself");
+}
+
+void OnnxRuntimeMemory::forget_loading() const noexcept {
+  ort::forget_library_pages(reinterpret_cast<const void*>(impl_->api.run));
 }
 
 Replay& OnnxRuntimeMemory::replay() noexcept {

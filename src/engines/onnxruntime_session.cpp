@@ -137,8 +137,10 @@ Result<std::unique_ptr<Model>> Engine::open(const SessionSettings& settings) con
   Scoped<SessionOptions> options(table.release_session_options);
   BERTH_TRY(check(table, table.create_session_options(&options.value), "make session options"));
   BERTH_TRY(check(table, table.set_intra_op_num_threads(options.value, settings.threads), "set the threads"));
-  if (settings.memory != nullptr)
+  if (settings.memory != nullptr) {
+    settings.memory->forget_loading();  // what starting the engine needed
     BERTH_TRY(settings.memory->prepare(reinterpret_cast<OrtSessionOptions*>(options.value)));
+  }
   const auto set = [&](const char* key, const char* value) {
     return check(table, table.add_session_config_entry(options.value, key, value), key);
   };
@@ -167,6 +169,7 @@ Result<std::unique_ptr<Model>> Engine::open(const SessionSettings& settings) con
                     "load the model"));
   }
   BERTH_TRY(model->describe());
+  if (settings.memory != nullptr) settings.memory->forget_loading();
   return model;
 }
 

@@ -87,6 +87,11 @@ class OnnxRuntimeMemory {
   };
   Run run(std::string_view key) { return Run(replay(), key); }
 
+  // Gives back the pages of the engine's code that this process has mapped. Starting the engine and loading a model
+  // touch some 15 MiB of it that a run does not need; a good moment is when the sessions are made. Costs the next run
+  // a fault for each 64 KiB of code that it does need. Nothing happens where the system cannot do it.
+  void forget_loading() const noexcept;
+
   // The recorder, plans and counters behind it.
   Replay& replay() noexcept;
   // Bytes that were taken for weights, over all sessions so far.

@@ -1,0 +1,150 @@
+#include "engines/ort_format.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "core/try.h"
+#include "engines/onnxruntime_session.h"
+
+namespace berth::ort {
+namespace {
+
+constexpr std::uint64_t kLongest = std::numeric_limits<std::int32_t>::max();
+
+// Which field of its table each thing on the way to a weight is.
+constexpr unsigned kSessionModel = 1, kModelGraph = 7, kGraphInitialisers = 0, kTensorBytes = 4;
+
+// Reads a flatbuffer. After the first place that is outside the file everything is zero and `broken_at` says where.
+class Flatbuffer {
+ public:
+  explicit Flatbuffer(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <class T>
+  T number(std::uint64_t at) {
+    T value{};
+    if (!holds(at, sizeof value)) return value;
+    std::memcpy(&value, bytes_.data() + at, sizeof value);
+    return value;
+  }
+
+  // What the 32-bit distance at this place leads to.
+  std::uint64_t follow(std::uint64_t at) { return at + number<std::uint32_t>(at); }
+
+  // Where a table's field is; 0: the table does not have it.
+  std::uint64_t field(std::uint64_t table, unsigned index) {
+    const std::uint64_t layout = table - static_cast<std::uint64_t>(std::int64_t{number<std::int32_t>(table)});
+    const std::uint64_t entry = 4 + 2 * std::uint64_t{index};
+    if (entry + 2 > number<std::uint16_t>(layout)) return 0;
+    const auto distance = number<std::uint16_t>(layout + entry);
+    return distance == 0 ? 0 : table + distance;
+  }
+
+  bool holds(std::uint64_t at, std::uint64_t size) {
+    if (broken) return false;
+    broken = at > bytes_.size() || size > bytes_.size() - at;
+    if (broken) broken_at = at;
+    return !broken;
+  }
+
+  bool broken = false;
+  std::uint64_t broken_at = 0;
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path) : handle(open(path.c_str(), O_RDWR | O_CLOEXEC)) {}
+  ~OpenFile() {
+    if (handle >= 0) close(handle);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  bool write(const void* data, std::uint64_t size, std::uint64_t at) const noexcept {
+    const char* next = static_cast<const char*>(data);
+    while (size > 0) {
+      const ssize_t written = pwrite(handle, next, size, static_cast<off_t>(at));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return false;
+      next += written;
+      at += static_cast<std::uint64_t>(written);
+      size -= static_cast<std::uint64_t>(written);
+    }
+    return true;
+  }
+
+  // Gives bytes that nobody reads back to the file system, where it can take them.
+  void free_room(std::uint64_t at, std::uint64_t size) const noexcept {
+#if defined(__linux__)
+    fallocate(handle, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at), static_cast<off_t>(size));
+#else
+    static_cast<void>(at), static_cast<void>(size);
+#endif
+  }
+
+  const int handle;
+};
+
+}  // namespace
+
+Result<std::vector<WeightPlace>> find_weights(std::span<const std::byte> file) {
+  constexpr char kMagic[] = {'O', 'R', 'T', 'M'};
+  if (file.size() < 8 || std::memcmp(file.data() + 4, kMagic, sizeof kMagic) != 0)
+    return Error(Code::kInvalidData, Layer::kEngine,
+                 "this is not a model in the engine's own format: no ORTM at byte 4");
+  Flatbuffer buffer(file);
+  std::vector<WeightPlace> places;
+  std::uint64_t table = buffer.follow(0);
+  for (const unsigned index : {kSessionModel, kModelGraph, kGraphInitialisers}) {
+    const std::uint64_t at = buffer.field(table, index);
+    if (at == 0) break;
+    table = buffer.follow(at);
+    if (index != kGraphInitialisers) continue;
+    const auto count = buffer.number<std::uint32_t>(table);
+    for (std::uint64_t i = 0; i < count && !buffer.broken; ++i) {
+      const std::uint64_t reference = buffer.field(buffer.follow(table + 4 + 4 * i), kTensorBytes);
+      if (reference == 0) continue;
+      const std::uint64_t vector = buffer.follow(reference), bytes = buffer.number<std::uint32_t>(vector);
+      if (buffer.holds(vector + 4, bytes) && bytes > 0) places.push_back({reference, vector + 4, bytes});
+    }
+  }
+  if (buffer.broken)
+    return Error(Code::kInvalidData, Layer::kEngine, "the model refers to byte {} of a file of {}", buffer.broken_at,
+                 file.size());
+  return places;
+}
+
+Result<void> align_weights(const std::string& path) {
+  const auto failed = [&] { return Error::with_text(Code::kIo, Layer::kEngine, path + ": " + std::strerror(errno)); };
+  BERTH_TRY_ASSIGN(const MappedModel model, MappedModel::open(path));
+  const std::span<const std::byte> before = model.bytes();
+  BERTH_TRY_ASSIGN(const std::vector<WeightPlace> places, find_weights(before));
+  const OpenFile file(path);
+  if (file.handle < 0) return failed();
+  std::uint64_t end = before.size();
+  std::vector<WeightPlace> left;
+  for (const WeightPlace& place : places) {
+    if (place.bytes < kWeightAlignment || place.begin % kWeightAlignment == 0) continue;
+    const std::uint64_t begin = (end + 4 + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
+    if (begin + place.bytes > kLongest) continue;
+    // The length stands before the bytes, and moves with them.
+    const auto distance = static_cast<std::uint32_t>(begin - 4 - place.reference);
+    if (!file.write(before.data() + place.begin - 4, 4 + place.bytes, begin - 4) ||
+        !file.write(&distance, sizeof distance, place.reference))
+      return failed();
+    end = begin + place.bytes;
+    left.push_back(place);
+  }
+  // Only now: two weights may have had the same bytes.
+  for (const WeightPlace& place : left) file.free_room(place.begin, place.bytes);
+  return {};
+}
+
+}  // namespace berth::ort
