@@ -39,23 +39,35 @@ void parallel_pieces(std::size_t bytes, const Body& body) {
   take_over(&handed_back);
 }
 
+#if defined(__SSE2__)
+constexpr std::size_t kLine = 64;
+
+void stream_line(std::byte* to, const std::byte* from) noexcept {
+  const auto* source = reinterpret_cast<const __m128i*>(from);
+  auto* target = reinterpret_cast<__m128i*>(to);
+  const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+  const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+  _mm_stream_si128(target, a);
+  _mm_stream_si128(target + 1, b);
+  _mm_stream_si128(target + 2, c);
+  _mm_stream_si128(target + 3, d);
+}
+#endif
+
 // A copy past the caches: a line that is written whole need not be read first, which is a third of the traffic. memcpy
-// does the same by itself, but only for sizes above those of a piece.
+// does the same by itself, but only for sizes above those of a piece. Four pages advance together: the processor
+// fetches ahead within a page, and four such streams keep more of the memory's banks busy than one.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
 #if defined(__SSE2__)
-  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kPage = 4096, kPages = 4;
   const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
   std::memcpy(to, from, head);
   to += head, from += head, bytes -= head;
-  for (; bytes >= kLine; to += kLine, from += kLine, bytes -= kLine) {
-    const auto* source = reinterpret_cast<const __m128i*>(from);
-    auto* target = reinterpret_cast<__m128i*>(to);
-    const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
-    const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
-    _mm_stream_si128(target, a);
-    _mm_stream_si128(target + 1, b);
-    _mm_stream_si128(target + 2, c);
-    _mm_stream_si128(target + 3, d);
+  for (; bytes >= kPages * kPage; to += kPages * kPage, from += kPages * kPage, bytes -= kPages * kPage) {
+    for (std::size_t line = 0; line < kPage; line += kLine) {
+      for (std::size_t page = 0; page < kPages; ++page)
+        stream_line(to + page * kPage + line, from + page * kPage + line);
+    }
   }
   _mm_sfence();
 #endif
