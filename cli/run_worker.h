@@ -31,8 +31,8 @@ struct WorkerTask {
   std::string stamp;      // what the plans are for
   std::string output;     // folder for .npy outputs; empty: none
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerTask, role, models, ready_models, threads, processor, seed, dims, inputs,
-                                                reference, plans, stamp, output)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerTask, role, models, ready_models, threads, processor, seed, dims,
+                                                inputs, reference, plans, stamp, output)
 
 // Serves standard input until it ends. Returns the exit code.
 int serve_worker();

@@ -26,7 +26,6 @@ using replay::LiveSlot;
 using replay::PlannedRun;
 using replay::ReplayPlan;
 
-
 // Held for a few nanoseconds and never across a call that can block, so waiting for it is spinning; a waiter whose
 // holder lost its core gives way.
 class SpinLock {
