@@ -5,6 +5,7 @@
 FOLDER holds the files that weights_bench made. Peers that are not installed are left out. Each figure is the best of
 ROUNDS, page cache warm.
 """
+import ctypes
 import gc
 import importlib
 import json
@@ -46,6 +47,12 @@ def each(row, peer, work, count):
     results.setdefault(row, {})[peer] = best
 
 
+def drop_heap():
+    """Gives the memory of the round before back to the system: a row is about fresh memory, and malloc keeps what is
+    freed below its threshold."""
+    getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)
+
+
 np = have("numpy")
 berth = have("berth")
 safetensors = have("safetensors")
@@ -72,13 +79,15 @@ if safetensors:
 
     measure("list", "safetensors (Rust)", lambda: names(many))
     measure("one", "safetensors (Rust)", lambda: one(many, name))
-    measure("tiny", "safetensors (Rust)", lambda: one(tiny, "w"), rounds * 20)
+    each("tiny", "safetensors (Rust)", lambda: one(tiny, "w"), 200)
+
     def touch_each(path):
         with safe_open(path, "np") as file:
             return sum(int(file.get_tensor(key).reshape(-1).view("u1")[::4096].sum()) for key in file.keys())
 
     for label, path in (("few", few), ("many", many)):
-        measure(f"load {label}", "safetensors.numpy", lambda: load_file(path))
+        measure(f"load {label}", "safetensors.numpy", lambda: load_file(path), before=drop_heap)
+        measure(f"load {label}", "safetensors.numpy, memory of the round before", lambda: load_file(path))
         measure(f"touch {label}", "safetensors.numpy, one by one", lambda: touch_each(path))
 if gguf:
     measure("list gguf", "gguf-py", lambda: [t.name for t in gguf.GGUFReader(f"{folder}/many.gguf").tensors], 2)
@@ -97,14 +106,15 @@ if torch:
     from safetensors.torch import load_file as torch_load
 
     for label, path in (("load few", few), ("load many", many)):
-        measure(label, "safetensors.torch", lambda: {k: v.clone() for k, v in torch_load(path).items()})
+        measure(label, "safetensors.torch", lambda: {k: v.clone() for k, v in torch_load(path).items()},
+                before=drop_heap)
 for label, path in (("load few", few), ("load many", many)):
     measure(label, "Python read()", lambda: open(path, "rb").read())
 if berth:
     measure("list", "berth, from Python", lambda: berth.open(many).keys())
     measure("list gguf", "berth, from Python", lambda: berth.open(f"{folder}/many.gguf").keys())
     measure("one", "berth, from Python", lambda: berth.load(many, names=[name]))
-    measure("tiny", "berth, from Python", lambda: berth.open(tiny)["w"].numpy(), rounds * 20)
+    each("tiny", "berth, from Python", lambda: berth.open(tiny)["w"].numpy(), 200)
     for label, path in (("load few", few), ("load many", many)):
         measure(label, "berth, from Python", lambda: berth.load(path))
     if np:

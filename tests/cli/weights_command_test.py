@@ -6,6 +6,7 @@
 import json
 import os
 import pty
+import resource
 import signal
 import struct
 import subprocess
@@ -83,6 +84,32 @@ class WeightCommands(unittest.TestCase):
         ran = self.run_berth("inspect", self.path("cut.safetensors", MODEL[:-1]))
         self.assertEqual((ran.returncode, ran.stdout), (2, ""))
         self.assertRegex(ran.stderr, r"berth inspect: .*cut\.safetensors: .*bytes \[\d+, \d+\), but the file ends at \d+")
+
+    def test_a_header_that_lies_costs_no_memory(self):
+        key = struct.pack("<Q", 1) + b"k"
+        liars = {
+            "length.safetensors": struct.pack("<Q", 99_000_000) + b"{}",
+            "tensors.gguf": b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0),
+            "entries.gguf": b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 60),
+            "string.gguf": b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + struct.pack("<IQ", 8, 1 << 60),
+            "array.gguf": b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + struct.pack("<IIQ", 9, 8, 1 << 60),
+            "header.npy": b"\x93NUMPY\2\0" + struct.pack("<I", 0xFFFFFFFF),
+            "members.npz": b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 0xFFFE, 0xFFFE, 0xFFFFFFF0, 0, 0),
+        }
+        path = self.path("a.safetensors", MODEL)
+        least = next(mebibytes for mebibytes in range(16, 4096, 16) if self.fits(path, mebibytes))
+        for name, content in liars.items():
+            # In the room that an honest file of a few bytes needs, and 16 MiB.
+            ran = self.run_berth("inspect", self.path(name, content), preexec_fn=lambda: self.limit(least + 16))
+            self.assertEqual((ran.returncode, ran.stdout), (2, ""), name)
+            self.assertRegex(ran.stderr, r"at byte \d+", name)
+
+    @staticmethod
+    def limit(mebibytes):
+        resource.setrlimit(resource.RLIMIT_AS, (mebibytes << 20, mebibytes << 20))
+
+    def fits(self, path, mebibytes):
+        return self.run_berth("inspect", path, preexec_fn=lambda: self.limit(mebibytes)).returncode == 0
 
     def test_convert_goes_to_gguf_and_back(self):
         source, middle, back = self.path("a.safetensors", MODEL), self.path("b.gguf"), self.path("c.safetensors")
