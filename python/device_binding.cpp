@@ -36,10 +36,13 @@ void bind_device(nb::module_& module) {
             all["pending_bytes"] = counters.pending_bytes;
             all["allocations"] = counters.allocations;
             all["frees"] = counters.frees;
+            all["foreign_bytes"] = counters.foreign_bytes;
+            all["foreign_count"] = counters.foreign_count;
             return all;
           },
           nb::sig("def counters(self) -> dict[str, int]"),
-          "Live, peak and pending bytes, and how many allocations and frees there were.\n\n"
+          "Live, peak and pending bytes, how many allocations and frees there were, and what was imported from "
+          "elsewhere.\n\n"
           ">>> import berth\n"
           ">>> berth.device('CPU').counters()['live_bytes'] >= 0\n"
           "True")

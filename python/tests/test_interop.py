@@ -36,6 +36,20 @@ def test_ml_dtypes_keep_their_bits(name):
     assert (buffer.numpy().astype("f4") == 1).all()
 
 
+def test_foreign_memory_is_counted_as_such():
+    counters = berth.device("CPU").counters
+    gc.collect()
+    before = counters()
+    ours = berth.from_dlpack(np.zeros(1000, "u1"))
+    assert counters()["foreign_bytes"] - before["foreign_bytes"] == 1000
+    assert counters()["foreign_count"] - before["foreign_count"] == 1
+    assert counters()["live_bytes"] == before["live_bytes"]
+    with pytest.raises(MemoryError, match="foreign buffer"):
+        berth.Buffer(1 << 60, "u8")
+    ours.release()
+    assert counters()["foreign_bytes"] == before["foreign_bytes"]
+
+
 def test_types_without_a_numpy_type_say_what_to_do():
     with pytest.raises(TypeError, match="view_as"):
         berth.Buffer(32, "q4_0").numpy()

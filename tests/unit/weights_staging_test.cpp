@@ -2,10 +2,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "berth/save_weights.h"
@@ -21,6 +27,7 @@ class FarDevice final : public Device {
   FarDevice() : Device(DeviceKind::kCuda, "CUDA:9", {}) {}
   std::size_t writes = 0;
   std::size_t fail_at = ~std::size_t{0};
+  std::function<void()> on_write{};
 
  protected:
   Result<Block> allocate_block(const BlockSpec& spec) override {
@@ -42,6 +49,7 @@ class FarQueue final : public Queue {
     return reinterpret_cast<std::byte*>(window.block.handle) + window.offset;
   }
   Result<void> do_write(const Window& target, std::span<const std::byte> source) override {
+    if (far_.on_write) far_.on_write();
     if (far_.writes++ == far_.fail_at) return Error(Code::kDriver, Layer::kQueue, "the far side hung up");
     std::memcpy(at(target), source.data(), source.size());
     return {};
@@ -118,6 +126,30 @@ TEST_F(StagedWeights, ArriveByteForByteWithChecksumsAndProgress) {
     EXPECT_TRUE(std::equal(back.begin(), back.end(), original.begin(), original.end())) << names[i];
     EXPECT_EQ(loaded.checksums[i], formats::crc32(original));
   }
+}
+
+// Bytes that all threads of this process have read from files so far; none where the system does not count them.
+std::optional<std::uint64_t> bytes_read() {
+  std::ifstream counters("/proc/self/io");
+  std::string word;
+  std::uint64_t bytes = 0;
+  if (counters >> word >> bytes && word == "rchar:") return bytes;
+  return std::nullopt;
+}
+
+TEST_F(StagedWeights, AreReadWhileEarlierOnesAreUploaded) {
+  if (!bytes_read()) GTEST_SKIP() << "this system does not count the bytes read";
+  const std::uint64_t before = *bytes_read();
+  bool read_on = false;
+  // The first upload takes until two more pieces of 8 MiB are read, which only other threads can do meanwhile.
+  far_->on_write = [&] {
+    if (far_->writes > 0) return;
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+         !read_on && std::chrono::steady_clock::now() < end; std::this_thread::yield())
+      read_on = *bytes_read() - before > 2 * (std::uint64_t{8} << 20);
+  };
+  ASSERT_TRUE(file_.load_all(device_, {.threads = 2}));
+  EXPECT_TRUE(read_on);
 }
 
 TEST_F(StagedWeights, LeaveNothingBehindWhenAWriteFailsOrTheCallerCancels) {

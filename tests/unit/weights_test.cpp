@@ -143,6 +143,18 @@ TEST_F(Weights, ReportsProgressToTheEndAndCanBeCancelled) {
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(file.load_all(cpu(), {.cancel = stop.get_token()}).error().code(), Code::kCancelled);
+  std::stop_source later;
+  options.cancel = later.get_token();
+  options.threads = 1;
+  std::uint64_t reached = 0;
+  options.progress = [&](const LoadProgress& progress) {
+    reached = progress.bytes_done;
+    later.request_stop();
+    return true;
+  };
+  EXPECT_EQ(file.load_all(cpu(), options).error().code(), Code::kCancelled);
+  EXPECT_LT(reached, file.total_bytes()) << "it was stopped on its way";
+  EXPECT_EQ(cpu()->counters().live_count, live) << "nothing is kept";
 }
 
 TEST_F(Weights, SlicesAnyAxisReadingOnlyThosePieces) {
