@@ -311,6 +311,22 @@ TEST_F(Weights, LeavesNothingBehindWhenWritingFailsOrIsCancelled) {
   EXPECT_EQ(files_left(), 0u);
 }
 
+TEST_F(Weights, TellsOfManySmallTensorsOnceForEveryFewMebibytes) {
+  const std::vector<Buffer> pieces(1000, numbers({5000}));
+  std::vector<std::string> names;
+  std::vector<NamedBuffer> tensors;
+  for (std::size_t i = 0; i < pieces.size(); ++i) names.push_back("t" + std::to_string(i));
+  for (std::size_t i = 0; i < pieces.size(); ++i) tensors.push_back({names[i], pieces[i]});
+  std::vector<std::uint64_t> told;
+  const SaveOptions options{.progress = [&](const LoadProgress& progress) {
+    told.push_back(progress.bytes_done);
+    return true;
+  }};
+  ASSERT_TRUE(save_safetensors(path("a"), tensors, {}, options));
+  EXPECT_EQ(told.size(), 3u) << "20 MB, 8 MiB at a time, and the end";
+  EXPECT_EQ(told.back(), 20'000'000u);
+}
+
 TEST_F(Weights, ReplacesAFileWhileItsOldContentsStayMapped) {
   const NamedBuffer before{"w", numbers({4})};
   ASSERT_TRUE(save_safetensors(path("a"), std::span(&before, 1)));
