@@ -208,9 +208,15 @@ void run_here(Bench& bench) {
   bench.measure("one", "berth", [&] {
     return berth::open_weights(bench.path("many.safetensors")).value().load("layers.777.block.3.weight", cpu).value();
   });
-  bench.measure(
-      "tiny", "berth", [&] { return berth::open_weights(bench.path("tiny.safetensors")).value().tensor("w").value(); },
-      bench.rounds * 20);
+  // Many at once, as the peers do it: one alone would measure how cold the caches are.
+  constexpr int kOpens = 200;
+  bench.measure("tiny", "berth", [&] {
+    berth::Buffer last;
+    for (int i = 0; i < kOpens; ++i)
+      last = berth::open_weights(bench.path("tiny.safetensors")).value().tensor("w").value();
+    return last;
+  });
+  bench.seconds["tiny"]["berth"] /= kOpens;
 }
 
 bool run_peers(Bench& bench) {

@@ -8,6 +8,11 @@
 #include "terminal.h"
 
 namespace berth::cli {
+namespace {
+
+constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C ended
+
+}  // namespace
 
 void add_convert_command(CLI::App& app, int& exit_code) {
   auto* command = app.add_subcommand("convert", "Write a weight file as .safetensors or .gguf, byte for byte");
@@ -17,7 +22,7 @@ void add_convert_command(CLI::App& app, int& exit_code) {
   command->callback([paths, &exit_code] {
     const auto refuse = [&](const Error& error) {
       fmt::print(stderr, "berth convert: {}\n", error.message());
-      exit_code = error.code() == Code::kIo ? 1 : 2;
+      exit_code = error.code() == Code::kCancelled ? kInterrupted : error.code() == Code::kIo ? 1 : 2;
     };
     const auto source = open_weights(paths->first);
     if (!source) return refuse(source.error());
@@ -25,12 +30,13 @@ void add_convert_command(CLI::App& app, int& exit_code) {
     Result<void> done;
     {
       const InterruptStop interrupt;
+      options.cancel = interrupt.token();
       Progress bar("writing");
       options.progress = [&](const LoadProgress& progress) {
         const double total = static_cast<double>(std::max<std::uint64_t>(progress.bytes_total, 1));
         bar.update(static_cast<double>(progress.bytes_done) / total,
                    fmt::format("{} of {}", format_bytes(progress.bytes_done), format_bytes(progress.bytes_total)));
-        return !interrupt.requested();
+        return true;
       };
       done = convert_weights(*source, paths->second, options);
     }

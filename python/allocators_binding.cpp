@@ -9,40 +9,71 @@
 namespace berth::python {
 
 void bind_allocators(nb::module_& module) {
-  nb::class_<Allocator>(module, "Allocator",
-                        "Where buffers get their memory. Allocators stack; at the bottom is a Device.")
+  nb::class_<Allocator>(
+      module, "Allocator",
+      "Where buffers get their memory. Allocators stack; at the bottom is a Device.\n\n"
+      ">>> import berth\n"
+      ">>> isinstance(berth.device('CPU'), berth.Allocator), isinstance(berth.pool(), berth.Allocator)\n"
+      "(True, True)")
       .def_prop_ro("name", [](const Allocator& self) { return std::string(self.name()); })
       .def("trim", &Allocator::trim, nb::arg("keep_bytes") = 0, "Gives cached memory back; returns how many bytes.")
       .def("__repr__", [](const Allocator& self) { return "<berth.Allocator " + std::string(self.name()) + ">"; });
 
-  nb::class_<Pool, Allocator>(module, "Pool", "A caching allocator. Make one with berth.pool().")
-      .def("counters", [](const Pool& self) {
-        const PoolCounters counters = self.counters();
-        nb::dict all;
-        all["live_bytes"] = counters.live_bytes;
-        all["live_count"] = counters.live_count;
-        all["cached_bytes"] = counters.cached_bytes;
-        all["peak_bytes"] = counters.peak_bytes;
-        all["hits"] = counters.hits;
-        all["misses"] = counters.misses;
-        return all;
-      });
-  nb::class_<Limit, Allocator>(module, "Limit", "Refuses what would take live bytes past a limit.")
+  nb::class_<Pool, Allocator>(
+      module, "Pool",
+      "A caching allocator. Make one with berth.pool().\n\n"
+      ">>> import berth\n"
+      ">>> pool = berth.pool('CPU')\n"
+      ">>> berth.Buffer(1000, 'u8', pool).release()\n"
+      ">>> pool.counters()['cached_bytes'] >= 1000, pool.trim() >= 1000, pool.counters()['cached_bytes']\n"
+      "(True, True, 0)")
+      .def(
+          "counters",
+          [](const Pool& self) {
+            const PoolCounters counters = self.counters();
+            nb::dict all;
+            all["live_bytes"] = counters.live_bytes;
+            all["live_count"] = counters.live_count;
+            all["cached_bytes"] = counters.cached_bytes;
+            all["peak_bytes"] = counters.peak_bytes;
+            all["hits"] = counters.hits;
+            all["misses"] = counters.misses;
+            return all;
+          },
+          nb::sig("def counters(self) -> dict[str, int]"));
+  nb::class_<Limit, Allocator>(module, "Limit",
+                               "Refuses what would take live bytes past a limit. Make one with berth.limit().\n\n"
+                               ">>> import berth\n"
+                               ">>> small = berth.limit('CPU', 1000)\n"
+                               ">>> buffer = berth.Buffer(600, 'u8', small)\n"
+                               ">>> small.live_bytes, small.limit_bytes\n"
+                               "(600, 1000)")
       .def_prop_ro("limit_bytes", &Limit::limit_bytes)
       .def_prop_ro("live_bytes", &Limit::live_bytes)
       .def_prop_ro("peak_bytes", &Limit::peak_bytes);
-  nb::class_<Stats, Allocator>(module, "Stats", "Counts what passes through.").def("snapshot", [](const Stats& self) {
-    const AllocationStats stats = self.snapshot();
-    nb::dict all;
-    all["live_bytes"] = stats.live_bytes;
-    all["live_count"] = stats.live_count;
-    all["peak_bytes"] = stats.peak_bytes;
-    all["allocations"] = stats.allocations;
-    all["releases"] = stats.releases;
-    all["failures"] = stats.failures;
-    all["total_bytes"] = stats.total_bytes;
-    return all;
-  });
+  nb::class_<Stats, Allocator>(
+      module, "Stats",
+      "Counts what passes through. Make one with berth.stats().\n\n"
+      ">>> import berth\n"
+      ">>> stats = berth.stats('CPU')\n"
+      ">>> berth.Buffer(600, 'u8', stats).release()\n"
+      ">>> stats.snapshot()['allocations'], stats.snapshot()['peak_bytes'], stats.snapshot()['live_bytes']\n"
+      "(1, 600, 0)")
+      .def(
+          "snapshot",
+          [](const Stats& self) {
+            const AllocationStats stats = self.snapshot();
+            nb::dict all;
+            all["live_bytes"] = stats.live_bytes;
+            all["live_count"] = stats.live_count;
+            all["peak_bytes"] = stats.peak_bytes;
+            all["allocations"] = stats.allocations;
+            all["releases"] = stats.releases;
+            all["failures"] = stats.failures;
+            all["total_bytes"] = stats.total_bytes;
+            return all;
+          },
+          nb::sig("def snapshot(self) -> dict[str, int]"));
 
   module.def(
       "pool",
@@ -72,7 +103,12 @@ void bind_allocators(nb::module_& module) {
       "OutOfMemory");
   module.def(
       "stats", [](nb::handle inner) { return stats(allocator_from(inner)); }, nb::arg("inner") = "CPU",
-      "An allocator that counts what passes through.");
+      "An allocator that counts what passes through.\n\n"
+      ">>> import berth\n"
+      ">>> stats = berth.stats(berth.pool('CPU'))\n"
+      ">>> with berth.Buffer(100, 'u8', stats):\n"
+      "...     stats.snapshot()['live_count']\n"
+      "1");
 }
 
 }  // namespace berth::python

@@ -90,7 +90,8 @@ void bind_arena(nb::module_& module) {
             released([&] { return self.arena.read_f32(*self.queue, node, target); }).value();
             return array;
           },
-          nb::arg("node"), "The node's floats as a new NumPy array.")
+          nb::arg("node"), nb::sig("def read_f32(self, node: int) -> numpy.typing.NDArray[numpy.float32]"),
+          "The node's floats as a new NumPy array.")
       .def(
           "shadow",
           [](const ArenaOnQueue& self, NodeId node) {

@@ -126,6 +126,17 @@ Buffer make(nb::handle shape, nb::handle dtype, nb::handle where, const std::opt
       .value();
 }
 
+// Through DLPack where NumPy keeps memory writable or read-only as it is: several times quicker than the buffer
+// protocol. What it cannot take, and what must be refused, goes the other way and gets its words there.
+nb::object numpy_of(nb::handle self) {
+  static const PyObject* const import_array =
+      nb::module_::import_("berth._dtypes").attr("quick_import")().release().ptr();
+  const Buffer& buffer = *nb::inst_ptr<Buffer>(self);
+  if (import_array != Py_None && format_of(buffer.dtype()) != nullptr && buffer.as_host_bytes())
+    return nb::handle(import_array)(self);
+  return nb::module_::import_("berth._dtypes").attr("array_of")(self);
+}
+
 nb::object item(const Buffer& buffer) {
   const auto number = [&]<class T>(T) { return nb::cast(live(buffer).item<T>().value()); };
   switch (buffer.dtype()) {
@@ -253,13 +264,23 @@ void bind_buffer(nb::module_& module) {
           [](const Buffer& self, std::size_t offset, std::size_t nbytes) {
             return live(self).view(offset, nbytes).value();
           },
-          nb::arg("offset"), nb::arg("nbytes"), "Bytes [offset, offset + nbytes) of this window: no copy, its own id.")
+          nb::arg("offset"), nb::arg("nbytes"),
+          "Bytes [offset, offset + nbytes) of this window: no copy, its own id.\n\n"
+          ">>> import berth\n"
+          ">>> whole = berth.Buffer(8, 'f32', zero=True)\n"
+          ">>> part = whole.view(16, 16)\n"
+          ">>> part.shape, part.storage_id == whole.storage_id, part.id == whole.id\n"
+          "((4,), True, False)")
       .def(
           "view_as",
           [](const Buffer& self, nb::handle dtype, nb::handle shape, std::size_t offset) {
             return live(self).view(offset, dtype_from(dtype), shape_from(shape)).value();
           },
-          nb::arg("dtype"), nb::arg("shape"), nb::arg("offset") = 0, "The same bytes as another dtype and shape.")
+          nb::arg("dtype"), nb::arg("shape"), nb::arg("offset") = 0,
+          "The same bytes as another dtype and shape.\n\n"
+          ">>> import berth\n"
+          ">>> berth.Buffer(2, 'f32', zero=True).view_as('u8', (2, 4))\n"
+          "<berth.Buffer u8[2, 4] on CPU, 8 B>")
       .def(
           "reshape",
           [](const Buffer& self, nb::handle shape) { return live(self).with_shape(shape_from(shape)).value(); },
@@ -270,7 +291,13 @@ void bind_buffer(nb::module_& module) {
             const HostBytes host(source, false);
             released([&] { return live(self).copyin(host.bytes()); }).value();
           },
-          nb::arg("source"), "Copies from any object with the buffer protocol; the sizes must agree.")
+          nb::arg("source"),
+          "Copies from any object with the buffer protocol; the sizes must agree.\n\n"
+          ">>> import berth\n"
+          ">>> buffer = berth.Buffer(4, 'u8')\n"
+          ">>> buffer.copyin(b'abcd')\n"
+          ">>> buffer.tobytes()\n"
+          "b'abcd'")
       .def(
           "copyout",
           [](const Buffer& self, nb::handle target) {
@@ -309,14 +336,16 @@ void bind_buffer(nb::module_& module) {
                 .value();
           },
           nb::arg("device"), "A copy on another device (or the same).")
-      .def("item", &item, "The only element, as a Python number.")
-      .def(
-          "numpy", [](nb::handle self) { return nb::module_::import_("berth._dtypes").attr("array_of")(self); },
-          nb::sig("def numpy(self) -> object"),
-          "A NumPy array over the same memory; it keeps the memory alive. TypeError for types NumPy cannot hold.\n\n"
-          ">>> import berth\n"
-          ">>> berth.Buffer(3, 'i32', zero=True).numpy()\n"
-          "array([0, 0, 0], dtype=int32)")
+      .def("item", &item, nb::sig("def item(self) -> bool | int | float | complex"),
+           "The only element, as a Python number.\n\n"
+           ">>> import berth\n"
+           ">>> berth.Buffer(1, 'i32', zero=True).item()\n"
+           "0")
+      .def("numpy", &numpy_of, nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"),
+           "A NumPy array over the same memory; it keeps the memory alive. TypeError for types NumPy cannot hold.\n\n"
+           ">>> import berth\n"
+           ">>> berth.Buffer(3, 'i32', zero=True).numpy()\n"
+           "array([0, 0, 0], dtype=int32)")
       .def(
           "__array__",
           [](nb::handle self, nb::handle dtype, nb::handle copy) {
@@ -330,8 +359,11 @@ void bind_buffer(nb::module_& module) {
       .def(
           "release", [](Buffer& self) { self = Buffer(); },
           "Lets go of the memory now; views, copies and exported arrays keep it alive for themselves.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__exit__", [](Buffer& self, nb::args) { self = Buffer(); })
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Buffer"))
+      .def(
+          "__exit__", [](Buffer& self, nb::args) { self = Buffer(); },
+          nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__len__",
            [](const Buffer& self) {
              if (self.shape().rank() == 0) throw nb::type_error("len() of a buffer without dimensions");
@@ -347,7 +379,11 @@ void bind_buffer(nb::module_& module) {
         for (std::size_t i = 0; i < kDTypeCount; ++i) names.append(std::string(name(static_cast<DType>(i))));
         return names;
       },
-      nb::sig("def dtypes() -> list[str]"), "The names of all dtypes.");
+      nb::sig("def dtypes() -> list[str]"),
+      "The names of all dtypes.\n\n"
+      ">>> import berth\n"
+      ">>> 'bf16' in berth.dtypes(), 'q4_0' in berth.dtypes()\n"
+      "(True, True)");
   module.def(
       "dtype_info",
       [](nb::handle dtype) {
@@ -355,7 +391,10 @@ void bind_buffer(nb::module_& module) {
         return nb::make_tuple(std::string(type.name), type.block_elements, type.block_bytes);
       },
       nb::arg("dtype"), nb::sig("def dtype_info(dtype: object) -> tuple[str, int, int]"),
-      "Name, elements in a block and bytes in a block: (\"q4_0\", 32, 18).");
+      "Name, elements in a block and bytes in a block.\n\n"
+      ">>> import berth\n"
+      ">>> berth.dtype_info('q4_0')\n"
+      "('q4_0', 32, 18)");
 }
 
 }  // namespace berth::python

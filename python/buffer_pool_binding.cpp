@@ -31,17 +31,20 @@ void bind_buffer_pool(nb::module_& module) {
       .def(
           "register_existing", [](BufferPool& self, const Buffer& buffer) { self.register_existing(buffer).value(); },
           nb::arg("buffer"), "Puts a buffer from elsewhere under the device's residency.")
-      .def("counters", [](const BufferPool& self) {
-        const BufferPoolCounters counters = self.counters();
-        nb::dict all;
-        all["fresh"] = counters.fresh;
-        all["reused"] = counters.reused;
-        all["used"] = counters.used;
-        all["free"] = counters.free;
-        all["registered"] = counters.registered;
-        all["bytes"] = counters.bytes;
-        return all;
-      });
+      .def(
+          "counters",
+          [](const BufferPool& self) {
+            const BufferPoolCounters counters = self.counters();
+            nb::dict all;
+            all["fresh"] = counters.fresh;
+            all["reused"] = counters.reused;
+            all["used"] = counters.used;
+            all["free"] = counters.free;
+            all["registered"] = counters.registered;
+            all["bytes"] = counters.bytes;
+            return all;
+          },
+          nb::sig("def counters(self) -> dict[str, int]"));
 }
 
 }  // namespace berth::python

@@ -14,7 +14,14 @@ AllocatorPtr allocator_from(nb::handle object) {
 }
 
 void bind_device(nb::module_& module) {
-  nb::class_<Device, Allocator>(module, "Device", "A backend: where buffers live. Get one with berth.device(name).")
+  nb::class_<Device, Allocator>(module, "Device",
+                                "A backend: where buffers live. Get one with berth.device(name).\n\n"
+                                ">>> import berth\n"
+                                ">>> cpu = berth.device('CPU')\n"
+                                ">>> before = cpu.counters()['live_count']\n"
+                                ">>> with berth.Buffer(100, 'f32', cpu):\n"
+                                "...     cpu.counters()['live_count'] - before\n"
+                                "1")
       .def_prop_ro(
           "name", [](const Device& self) { return std::string(self.name()); }, "Such as 'CPU' or 'CUDA:1'.")
       .def_prop_ro("description", &Device::description, "What the driver calls it.")
@@ -29,9 +36,13 @@ void bind_device(nb::module_& module) {
             all["pending_bytes"] = counters.pending_bytes;
             all["allocations"] = counters.allocations;
             all["frees"] = counters.frees;
+            all["foreign_bytes"] = counters.foreign_bytes;
+            all["foreign_count"] = counters.foreign_count;
             return all;
           },
-          "Live, peak and pending bytes, and how many allocations and frees there were.\n\n"
+          nb::sig("def counters(self) -> dict[str, int]"),
+          "Live, peak and pending bytes, how many allocations and frees there were, and what was imported from "
+          "elsewhere.\n\n"
           ">>> import berth\n"
           ">>> berth.device('CPU').counters()['live_bytes'] >= 0\n"
           "True")
@@ -76,7 +87,11 @@ void bind_device(nb::module_& module) {
         }
         return rows;
       },
-      nb::sig("def devices() -> list[dict[str, object]]"), "Every device that this build knows, available or why not.");
+      nb::sig("def devices() -> list[dict[str, object]]"),
+      "Every device that this build knows, available or why not.\n\n"
+      ">>> import berth\n"
+      ">>> [row['name'] for row in berth.devices() if row['available']][0]\n"
+      "'CPU'");
 }
 
 }  // namespace berth::python

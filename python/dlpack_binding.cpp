@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 
+#include <cstring>
+#include <functional>
+#include <optional>
+
 #include "berth/dlpack.h"
 #include "bindings.h"
 
@@ -48,48 +52,47 @@ void with_lock(Managed* managed, void (*deleter)(Managed*)) {
   PyGILState_Release(state);
 }
 
-// Wraps the foreign tensor so that its deleter runs under the interpreter lock.
+// What a capsule holds, in whichever of the two forms; both null for what is no DLPack capsule or was used already.
+struct Held {
+  dlpack::ManagedTensorVersioned* versioned = nullptr;
+  dlpack::ManagedTensor* old = nullptr;
+
+  explicit Held(PyObject* capsule) {
+    const char* const name = PyCapsule_GetName(capsule);
+    if (name == nullptr) {
+      PyErr_Clear();  // a name is not needed to be a capsule, or the object is none
+    } else if (std::strcmp(name, kVersionedName) == 0) {
+      versioned = static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, name));
+    } else if (std::strcmp(name, kName) == 0) {
+      old = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, name));
+    }
+  }
+  // Where the tensor is; CPU for what is no DLPack capsule or of a version that cannot be read.
+  dlpack::DeviceId place() const {
+    if (versioned != nullptr && versioned->version.major == 1) return versioned->tensor.device;
+    if (old != nullptr) return old->tensor.device;
+    return {dlpack::kCpu, 0};
+  }
+};
+
+// The tensor's deleter, under the interpreter lock.
 template <class Managed>
-Managed* guarded(Managed* foreign) {
-  struct Guard {
-    Managed own;
-    Managed* foreign;
-  };
-  auto* guard = new Guard{*foreign, foreign};
-  guard->own.context = guard;
-  guard->own.deleter = [](Managed* self) {
-    if (self == nullptr) return;
-    auto* held = static_cast<Guard*>(self->context);
-    with_lock(held->foreign, held->foreign->deleter);
-    delete held;
-  };
-  return &guard->own;
+std::function<void()> deleter_of(Managed* managed) {
+  return [managed] { with_lock(managed, managed->deleter); };
 }
 
-Buffer from_capsule(PyObject* capsule, dlpack::Copy copy) {
-  if (PyCapsule_IsValid(capsule, kVersionedName) != 0) {
-    auto* foreign = static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, kVersionedName));
+Buffer take(PyObject* capsule, const Held& held, dlpack::Copy copy) {
+  if (held.versioned != nullptr) {
     PyCapsule_SetName(capsule, "used_dltensor_versioned");
-    if (foreign->version.major > 1) return dlpack::import_tensor(foreign, copy).value();
-    return dlpack::import_tensor(guarded(foreign), copy).value();
+    if (held.versioned->version.major > 1) return dlpack::import_tensor(held.versioned, copy).value();
+    return dlpack::import_tensor(held.versioned->tensor, held.versioned->flags, deleter_of(held.versioned), copy)
+        .value();
   }
-  if (PyCapsule_IsValid(capsule, kName) != 0) {
-    auto* foreign = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, kName));
+  if (held.old != nullptr) {
     PyCapsule_SetName(capsule, "used_dltensor");
-    return dlpack::import_tensor(guarded(foreign), copy).value();
+    return dlpack::import_tensor(held.old->tensor, 0, deleter_of(held.old), copy).value();
   }
   throw nb::value_error("__dlpack__ gave no DLPack capsule, or one that was used already");
-}
-
-// Where the tensor of a capsule is; CPU for what is no DLPack capsule.
-dlpack::DeviceId place_of(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, kVersionedName) != 0) {
-    const auto* tensor = static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, kVersionedName));
-    if (tensor->version.major == 1) return tensor->tensor.device;
-  } else if (PyCapsule_IsValid(capsule, kName) != 0) {
-    return static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, kName))->tensor.device;
-  }
-  return {dlpack::kCpu, 0};
 }
 
 // The stream of Berth's own queue on a GPU.
@@ -106,17 +109,18 @@ std::uint64_t stream_on(const dlpack::DeviceId& place) {
 
 // Calls producer.__dlpack__(max_version=(1, 1)), or without arguments for producers that know no versions. A tensor
 // that turns out to be on a GPU is asked for again with a stream of ours, for the producer to make wait until its work
-// is done: so the many producers in host memory are not asked for their place first. Null if there is no __dlpack__.
-nb::object ask(nb::handle producer) {
+// is done: so the many producers in host memory are not asked for their place first. Nothing if there is no __dlpack__.
+std::optional<Buffer> ask(nb::handle producer, dlpack::Copy copy) {
   static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
-  static PyObject* const keywords = PyTuple_Pack(1, nb::str("max_version").ptr());
+  // Interned, as the producer's own names are: they are then compared by address.
+  static PyObject* const keywords = Py_BuildValue("(N)", PyUnicode_InternFromString("max_version"));
   static PyObject* const version = Py_BuildValue("(ii)", 1, 1);
   PyObject* arguments[] = {producer.ptr(), version};
   PyObject* capsule = PyObject_VectorcallMethod(method, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
   if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_AttributeError) != 0 &&
       !nb::hasattr(producer.type(), "__dlpack__")) {
     PyErr_Clear();
-    return {};
+    return std::nullopt;
   }
   if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
     PyErr_Clear();
@@ -124,11 +128,13 @@ nb::object ask(nb::handle producer) {
   }
   if (capsule == nullptr) throw nb::python_error();
   nb::object made = nb::steal(capsule);
-  const dlpack::DeviceId place = place_of(capsule);
-  if (place.type != dlpack::kCuda && place.type != dlpack::kCudaManaged) return made;
+  const Held held(capsule);
+  const dlpack::DeviceId place = held.place();
+  if (place.type != dlpack::kCuda && place.type != dlpack::kCudaManaged) return take(capsule, held, copy);
   made.reset();
-  return producer.attr("__dlpack__")(nb::arg("stream") = stream_on(place),
-                                     nb::arg("max_version") = nb::borrow(version));
+  made =
+      producer.attr("__dlpack__")(nb::arg("stream") = stream_on(place), nb::arg("max_version") = nb::borrow(version));
+  return take(made.ptr(), Held(made.ptr()), copy);
 }
 
 // Objects without __dlpack__ (bytes, mmap, array.array) are shared through the buffer protocol.
@@ -195,14 +201,12 @@ void bind_dlpack(nb::class_<Buffer>& buffer, nb::module_& module) {
   module.def(
       "from_dlpack",
       [](nb::handle object, std::optional<bool> copy) {
-        if (PyCapsule_CheckExact(object.ptr()) != 0)
-          return from_capsule(object.ptr(), copy == false ? dlpack::Copy::kNever : dlpack::Copy::kIfNeeded);
-        const nb::object capsule = ask(object);
-        Buffer shared = capsule.is_valid() ? from_capsule(capsule.ptr(), copy == false ? dlpack::Copy::kNever
-                                                                                       : dlpack::Copy::kIfNeeded)
-                                           : from_host(object);
-        if (copy != true || !shared.is_foreign()) return shared;
-        return nb::cast<Buffer>(nb::cast(shared).attr("to")(std::string(shared.device().name()).c_str()));
+        const dlpack::Copy allowed = copy == false ? dlpack::Copy::kNever : dlpack::Copy::kIfNeeded;
+        if (PyCapsule_CheckExact(object.ptr()) != 0) return take(object.ptr(), Held(object.ptr()), allowed);
+        std::optional<Buffer> shared = ask(object, allowed);
+        if (!shared) shared = from_host(object);
+        if (copy != true || !shared->is_foreign()) return *std::move(shared);
+        return nb::cast<Buffer>(nb::cast(*shared).attr("to")(std::string(shared->device().name()).c_str()));
       },
       nb::arg("object"), nb::kw_only(), nb::arg("copy").none() = nb::none(),
       "A buffer over the memory of any array with __dlpack__, or of any object with the buffer protocol (as bytes).\n\n"

@@ -129,7 +129,15 @@ std::string escaped(const std::string& text) {
 }  // namespace
 
 void bind_plan(nb::module_& module) {
-  nb::class_<PlannedProblem>(module, "Plan", "Where each buffer goes in one block of memory. Made by berth.plan().")
+  nb::class_<PlannedProblem>(module, "Plan",
+                             "Where each buffer goes in one block of memory. Made by berth.plan().\n\n"
+                             ">>> import berth\n"
+                             ">>> plan = berth.plan([(4096, 0, 2), (4096, 2, 4)])\n"
+                             ">>> plan.size, plan.offsets, plan.optimal\n"
+                             "(4096, [0, 0], True)\n"
+                             ">>> plan.validate()\n"
+                             ">>> plan.to_html('my plan').startswith('<!')\n"
+                             "True")
       .def_prop_ro(
           "size", [](const PlannedProblem& self) { return self.plan.size; }, "Bytes of all blocks together.")
       .def_prop_ro(

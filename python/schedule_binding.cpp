@@ -55,10 +55,24 @@ nb::list lifetimes_of(const Schedule& schedule) {
 }  // namespace
 
 void bind_schedule(nb::module_& module) {
-  nb::class_<Node>(module, "Node", "A value of a schedule whose memory comes from an arena.")
+  nb::class_<Node>(module, "Node",
+                   "A value of a schedule whose memory comes from an arena.\n\n"
+                   ">>> import berth\n"
+                   ">>> berth.ScheduleBuilder().node(64)\n"
+                   "<berth.Node 0>")
       .def_ro("id", &Node::id)
       .def("__repr__", [](const Node& self) { return fmt::format("<berth.Node {}>", self.id); });
-  nb::class_<StepRun>(module, "StepRun", "What a step's function is given; valid during the call.")
+  nb::class_<StepRun>(module, "StepRun",
+                      "What a step's function is given; valid during the call.\n\n"
+                      ">>> import berth\n"
+                      ">>> builder = berth.ScheduleBuilder()\n"
+                      ">>> node = builder.node(4, output=True)\n"
+                      ">>> _ = builder.step(lambda run: run.node(node).copyin(bytes([run.step] * 4)), writes=[node])\n"
+                      ">>> schedule = builder.build()\n"
+                      ">>> arena = berth.Arena(berth.plan(schedule.lifetimes()))\n"
+                      ">>> schedule.bind(arena).run()\n"
+                      ">>> arena.buffer(node.id).tobytes()\n"
+                      "b'\\x00\\x00\\x00\\x00'")
       .def_ro("step", &StepRun::step)
       .def_ro("lane", &StepRun::lane)
       .def("node", [](const StepRun& self, Node node) {
@@ -67,7 +81,17 @@ void bind_schedule(nb::module_& module) {
       });
 
   nb::class_<Schedule>(module, "Schedule",
-                       "Steps in an order that keeps their bytes safe. Made by ScheduleBuilder.build().")
+                       "Steps in an order that keeps their bytes safe. Made by ScheduleBuilder.build().\n\n"
+                       ">>> import berth\n"
+                       ">>> builder = berth.ScheduleBuilder()\n"
+                       ">>> buffer = berth.Buffer(4, 'u8')\n"
+                       ">>> first = builder.step(lambda run: buffer.copyin(b'abcd'), writes=[buffer])\n"
+                       ">>> second = builder.step(lambda run: print(buffer.tobytes()), reads=[buffer])\n"
+                       ">>> schedule = builder.build()\n"
+                       ">>> len(schedule), schedule.level_count, schedule.dependencies_of(second)\n"
+                       "(2, 2, [0])\n"
+                       ">>> schedule.run()\n"
+                       "b'abcd'")
       .def("__len__", &Schedule::step_count)
       .def_prop_ro("level_count", &Schedule::level_count)
       .def(
@@ -84,7 +108,8 @@ void bind_schedule(nb::module_& module) {
             return self.dependencies_of(step);
           },
           nb::arg("step"))
-      .def("lifetimes", &lifetimes_of, "What to give berth.plan().")
+      .def("lifetimes", &lifetimes_of, nb::sig("def lifetimes(self) -> list[dict[str, object]]"),
+           "What to give berth.plan().")
       .def(
           "bind",
           [](const Schedule& self, nb::handle arena) {
@@ -92,7 +117,8 @@ void bind_schedule(nb::module_& module) {
                 nb::cast<std::uintptr_t>(nb::module_::import_("berth._berth").attr("_arena_pointer")(arena));
             return self.bind(*reinterpret_cast<const Arena*>(address)).value();
           },
-          nb::arg("arena"), nb::keep_alive<0, 2>(), "The same steps with every node in the arena.")
+          nb::arg("arena"), nb::keep_alive<0, 2>(), nb::sig("def bind(self, arena: Arena) -> Schedule"),
+          "The same steps with every node in the arena.")
       .def(
           "run",
           [](const Schedule& self, std::uint32_t lanes, bool check_overlaps) {

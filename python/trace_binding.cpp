@@ -43,16 +43,33 @@ nb::dict event_dict(const Recording& recording, const TraceEvent& event) {
 }  // namespace
 
 void bind_trace(nb::module_& module) {
-  nb::class_<Trace, Allocator>(module, "Trace", "Records every allocation and free to a file. Made by berth.trace().")
+  nb::class_<Trace, Allocator>(module, "Trace",
+                               "Records every allocation and free to a file. Made by berth.trace().\n\n"
+                               ">>> import berth, tempfile, os\n"
+                               ">>> path = os.path.join(tempfile.mkdtemp(), 'run.trace')\n"
+                               ">>> recorder = berth.trace(path)\n"
+                               ">>> berth.Buffer(100, 'u8', recorder).release()\n"
+                               ">>> recorder.flush()\n"
+                               ">>> os.path.getsize(path) > 0\n"
+                               "True")
       .def(
           "flush", [](Trace& self) { released([&] { return self.flush(); }).value(); },
           "Writes what is buffered; OSError if a write failed, now or before.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Trace"))
       .def(
           "__exit__", [](Trace& self, nb::args) { released([&] { return self.flush(); }).value(); },
           nb::sig("def __exit__(self, *args: object) -> None"));
 
-  nb::class_<Recording>(module, "Recording", "A trace that was read: its events in order. Made by berth.read_trace().")
+  nb::class_<Recording>(module, "Recording",
+                        "A trace that was read: its events in order. Made by berth.read_trace().\n\n"
+                        ">>> import berth, tempfile, os\n"
+                        ">>> path = os.path.join(tempfile.mkdtemp(), 'run.trace')\n"
+                        ">>> with berth.trace(path) as recorder:\n"
+                        "...     berth.Buffer(100, 'u8', recorder).release()\n"
+                        ">>> recording = berth.read_trace(path)\n"
+                        ">>> [event['kind'] for event in recording], recording.blocks, recording.lifetimes()\n"
+                        "(['allocate', 'free'], 1, [(100, 0, 1)])")
       .def("__len__", [](const Recording& self) { return self.events.size(); })
       .def(
           "__getitem__",

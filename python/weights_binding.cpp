@@ -4,6 +4,10 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
+#include <optional>
+#include <thread>
+
 #include "berth/save_weights.h"
 #include "berth/weights.h"
 #include "bindings.h"
@@ -68,22 +72,23 @@ Metadata metadata_from(nb::handle object) {
   return metadata;
 }
 
-// A Python callable as a progress callback: called with (done, total); returning False cancels, raising cancels and
-// the exception comes out of the call. Must outlive the work.
+// What long work reports to: a Python callable, if there is one, is called with (done, total); returning False cancels,
+// raising cancels and the exception comes out of the call. Ctrl-C cancels too: the thread that called looks for signals
+// whenever it gets here, and the handler's exception comes out. Must outlive the work.
 class Progress {
  public:
-  explicit Progress(nb::handle callable) : callable_(callable) {}
+  explicit Progress(nb::handle callable) : callable_(callable), caller_(std::this_thread::get_id()) {}
   std::function<bool(const LoadProgress&)> callback() {
-    if (callable_.is_none()) return {};
     return [this](const LoadProgress& progress) {
+      const bool by_caller = std::this_thread::get_id() == caller_;
+      if (callable_.is_none() && !by_caller) return true;
       const nb::gil_scoped_acquire acquire;
-      if (failed_) return false;
+      if (raised_) return false;
       try {
-        const nb::object answer = callable_(progress.bytes_done, progress.bytes_total);
-        return answer.ptr() != Py_False;
+        if (by_caller && PyErr_CheckSignals() != 0) throw nb::python_error();
+        return callable_.is_none() || callable_(progress.bytes_done, progress.bytes_total).ptr() != Py_False;
       } catch (nb::python_error& error) {
         raised_.emplace(std::move(error));
-        failed_ = true;
         return false;
       }
     };
@@ -97,8 +102,8 @@ class Progress {
 
  private:
   nb::handle callable_;
-  bool failed_ = false;
-  std::optional<nb::python_error> raised_;
+  std::thread::id caller_;
+  std::optional<nb::python_error> raised_;  // under the interpreter lock
 };
 
 [[noreturn]] void no_tensor(const WeightFile& file, std::string_view name) {
@@ -163,7 +168,31 @@ void save(const std::string& path, nb::dict tensors, nb::handle metadata, nb::ha
 }  // namespace
 
 void bind_weights(nb::module_& module) {
-  nb::class_<WeightFile>(module, "WeightFile", "An open weight file: a mapping from names to zero-copy buffers.")
+  // Two signatures for one function: what it gives back depends on `checksums`.
+  constexpr const char* kLoad =
+      "def load(self, names: collections.abc.Sequence[str] | None = None, device: object = 'CPU', *, threads: int = 0, "
+      "direct: bool = False, progress: collections.abc.Callable[[int, int], object] | None = None, checksums: "
+      "typing.Literal[False] = False) -> dict[str, Buffer]";
+  constexpr const char* kLoadWithChecksums =
+      "def load(self, names: collections.abc.Sequence[str] | None = None, device: object = 'CPU', *, threads: int = 0, "
+      "direct: bool = False, progress: collections.abc.Callable[[int, int], object] | None = None, checksums: "
+      "typing.Literal[True]) -> tuple[dict[str, Buffer], dict[str, int]]";
+  nb::class_<WeightFile>(module, "WeightFile",
+                         "An open weight file: a mapping from names to zero-copy buffers. Made by berth.open().\n\n"
+                         ">>> import berth, numpy as np, tempfile, os\n"
+                         ">>> path = os.path.join(tempfile.mkdtemp(), 'a.safetensors')\n"
+                         ">>> berth.save(path, {'w': np.ones((2, 2), np.float32), 'b': np.zeros(2, np.float32)})\n"
+                         ">>> file = berth.open(path)\n"
+                         ">>> len(file), list(file), 'w' in file, file.nbytes\n"
+                         "(2, ['b', 'w'], True, 24)\n"
+                         ">>> file['w'].is_read_only, file.load_slice('w', axis=0, begin=1, end=2).shape\n"
+                         "(True, (1, 2))\n"
+                         ">>> buffers, sums = file.load(['b'], checksums=True)\n"
+                         ">>> buffers['b'].tobytes() == bytes(8), sums\n"
+                         "(True, {'b': 1696784233})\n"
+                         ">>> file.close()\n"
+                         ">>> file\n"
+                         "<berth.WeightFile closed>")
       .def(
           "__getitem__",
           [](const WeightFile& self, std::string_view name) {
@@ -229,26 +258,33 @@ void bind_weights(nb::module_& module) {
       .def_prop_ro("nbytes", &WeightFile::total_bytes, "Sum over all tensors.")
       .def("load", &load, nb::arg("names").none() = nb::none(), nb::arg("device") = "CPU", nb::kw_only(),
            nb::arg("threads") = 0, nb::arg("direct") = false, nb::arg("progress").none() = nb::none(),
-           nb::arg("checksums") = false,
-           nb::sig("def load(self, names: collections.abc.Sequence[str] | None = None, device: object = 'CPU', *, "
-                   "threads: int = 0, direct: bool = False, progress: collections.abc.Callable[[int, int], object] | "
-                   "None = None, checksums: bool = False) -> dict[str, Buffer]"),
+           nb::arg("checksums") = false, nb::sig(kLoad),
            "Reads tensors (all by default) into fresh memory of a device, in parallel.\n\n"
            "progress(done, total) may return False to cancel. With checksums, returns (buffers, crc32 by name).")
+      .def("load", &load, nb::arg("names").none() = nb::none(), nb::arg("device") = "CPU", nb::kw_only(),
+           nb::arg("threads") = 0, nb::arg("direct") = false, nb::arg("progress").none() = nb::none(),
+           nb::arg("checksums"), nb::sig(kLoadWithChecksums))
       .def(
           "load_slice",
           [](const WeightFile& self, std::string_view name, std::size_t axis, std::size_t begin, std::size_t end,
              nb::handle where) {
             if (self.find(name) == nullptr) no_tensor(self, name);
             const AllocatorPtr allocator = allocator_from(where);
-            return released([&] { return self.load_slice(name, {axis, begin, end}, allocator); }).value();
+            Progress reported{nb::handle(Py_None)};
+            const LoadOptions options{.progress = reported.callback()};
+            return reported.finish(released([&] {
+              return self.load_slice(name, {axis, begin, end}, allocator, options);
+            }));
           },
           nb::arg("name"), nb::arg("axis"), nb::arg("begin"), nb::arg("end"), nb::arg("device") = "CPU",
           "Indices [begin, end) of one axis of a tensor, reading only their bytes.")
       .def(
           "close", [](WeightFile& self) { self = WeightFile(); }, "Closes the file; buffers from it stay good.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__exit__", [](WeightFile& self, nb::args) { self = WeightFile(); })
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> WeightFile"))
+      .def(
+          "__exit__", [](WeightFile& self, nb::args) { self = WeightFile(); },
+          nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__repr__", [](const WeightFile& self) {
         if (self.files().empty()) return std::string("<berth.WeightFile closed>");
         return fmt::format("<berth.WeightFile {} {}, {} tensors, {}>", name(self.format()), self.files()[0],

@@ -47,6 +47,8 @@ struct DeviceCounters {
   std::size_t pending_bytes = 0;  // released, waiting for their last use
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
+  std::size_t foreign_bytes = 0;  // imported: somebody else's, and in none of the above
+  std::size_t foreign_count = 0;
 };
 
 // Memory that somebody else made. `address` is a host pointer on CPU and the device's own handle elsewhere.
@@ -145,11 +147,21 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // A block around foreign memory, and the word that its last handle is gone. The driver frees nothing.
   virtual Result<Block> import_block(const ForeignMemory& memory);
   virtual void forget_import(const Block& block) noexcept { static_cast<void>(block); }
+  // Counts an imported block as foreign from now on, or no longer. Buffer::import does so.
+  void count_foreign(std::size_t bytes) noexcept {
+    foreign_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    foreign_count_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void uncount_foreign(std::size_t bytes) noexcept {
+    foreign_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    foreign_count_.fetch_sub(1, std::memory_order_relaxed);
+  }
 
   // Whether a queue of this device can copy from or to a block of `other` without the host.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
 
-  // Whether host reads through block.host would be safe now: a mapped file that shrank is an Io error.
+  // Whether host reads through block.host would be safe now: a mapped file that shrank is an Io error,
+  // noticed within a few milliseconds.
   virtual Result<void> check_host_access(const Block& block, std::size_t offset, std::size_t bytes) const;
 
   // The set that every submit brings up to date; null when the device keeps none.
@@ -211,6 +223,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   std::atomic<std::size_t> budget_{0};
   std::atomic<std::size_t> live_bytes_{0}, live_count_{0}, peak_bytes_{0}, pending_bytes_{0};
   std::atomic<std::uint64_t> allocations_{0}, frees_{0};
+  std::atomic<std::size_t> foreign_bytes_{0}, foreign_count_{0};
 
   LabelCounters labels_;
   std::unique_ptr<Residency> residency_;  // set before the first allocation, then constant

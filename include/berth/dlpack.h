@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "berth/buffer.h"
 #include "berth/result.h"
@@ -106,5 +107,10 @@ enum class Copy : std::uint8_t {
 // Requires: the producer's work is complete, or is waited for by the caller.
 Result<Buffer> import_tensor(ManagedTensorVersioned* tensor, Copy copy = Copy::kIfNeeded);
 Result<Buffer> import_tensor(ManagedTensor* tensor, Copy copy = Copy::kIfNeeded);
+// The same for a tensor whose deleter must run in some way of its own, under a lock or on another thread: `release` is
+// called once in its place. `flags` are those of ManagedTensorVersioned. Requires: the tensor is of version 1.x or
+// older.
+Result<Buffer> import_tensor(const Tensor& tensor, std::uint64_t flags, std::function<void()> release,
+                             Copy copy = Copy::kIfNeeded);
 
 }  // namespace berth::dlpack

@@ -42,6 +42,8 @@ struct OutOfMemory {
   std::size_t cached_bytes = 0;
   std::size_t pending_bytes = 0;  // released, but submitted work still uses them
   std::size_t peak_bytes = 0;
+  std::size_t foreign_bytes = 0;  // imported from elsewhere: not the device's to free
+  std::size_t foreign_count = 0;
   std::size_t largest_free = 0;  // largest single free piece, where the layer knows
   std::vector<Holder> holders;   // largest first
 

@@ -18,7 +18,9 @@ Failures are MemoryError, TypeError, OSError or ValueError; each has a `code` su
 
 from __future__ import annotations
 
+import collections.abc as _abc
 import os as _os
+import typing as _typing
 
 from ._berth import (  # noqa: F401
     Allocator,
@@ -58,7 +60,11 @@ __all__ = [
 ]
 
 
-def open(path) -> WeightFile:  # noqa: A001
+_Path = _typing.Union[str, "_os.PathLike[str]"]
+_Progress = _typing.Optional[_abc.Callable[[int, int], object]]
+
+
+def open(path: _Path) -> WeightFile:  # noqa: A001
     """Opens a safetensors, GGUF, .npy or .npz file, an index of shards, or a folder with a model.
 
     Only headers are read. `file[name]` is a zero-copy buffer over the mapped file.
@@ -73,23 +79,58 @@ def open(path) -> WeightFile:  # noqa: A001
     return _berth._open(_os.fspath(path))
 
 
-def load(path, device="CPU", names=None, **options):
-    """Reads a weight file (or the tensors named) into fresh memory: `{name: Buffer}`. See WeightFile.load."""
+def load(
+    path: _Path,
+    device: object = "CPU",
+    names: _typing.Optional[_abc.Sequence[str]] = None,
+    *,
+    threads: int = 0,
+    direct: bool = False,
+    progress: _Progress = None,
+) -> dict[str, Buffer]:
+    """Reads a weight file (or the tensors named) into fresh memory. WeightFile.load says what the options are.
+
+    >>> import berth, numpy as np, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.safetensors")
+    >>> berth.save(path, {"w": np.arange(6, dtype=np.float32), "b": np.zeros(2, np.float32)})
+    >>> berth.load(path, "CPU", names=["w"])
+    {'w': <berth.Buffer f32[6] on CPU, 24 B>}
+    """
     with open(path) as file:
-        return file.load(names, device, **options)
+        return file.load(names, device, threads=threads, direct=direct, progress=progress)
 
 
-def save(path, tensors, metadata=None, progress=None) -> None:
-    """Writes buffers or arrays to a .safetensors or .gguf file, replacing it whole or not at all."""
-    _berth._save(_os.fspath(path), dict(tensors), metadata, progress)
+def save(
+    path: _Path,
+    tensors: _abc.Mapping[str, object],
+    metadata: _typing.Optional[_abc.Mapping[str, object]] = None,
+    progress: _Progress = None,
+) -> None:
+    """Writes buffers or arrays to a .safetensors or .gguf file, replacing it whole or not at all.
+
+    >>> import berth, numpy as np, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.gguf")
+    >>> berth.save(path, {"w": np.ones((2, 32), np.float16)}, {"general.architecture": "none", "layers": 2})
+    >>> berth.open(path).metadata
+    {'general.architecture': 'none', 'layers': 2}
+    """
+    _berth._save(_os.fspath(path), dict(tensors), None if metadata is None else dict(metadata), progress)
 
 
-def convert(source, target, progress=None) -> None:
-    """Writes a weight file in the format that `target` ends with."""
+def convert(source: _Path, target: _Path, progress: _Progress = None) -> None:
+    """Writes a weight file in the format that `target` ends with, .safetensors or .gguf.
+
+    >>> import berth, numpy as np, tempfile, os
+    >>> folder = tempfile.mkdtemp()
+    >>> np.savez(os.path.join(folder, "a.npz"), w=np.arange(3, dtype=np.float32))
+    >>> berth.convert(os.path.join(folder, "a.npz"), os.path.join(folder, "a.gguf"))
+    >>> berth.open(os.path.join(folder, "a.gguf"))["w"].numpy()
+    array([0., 1., 2.], dtype=float32)
+    """
     _berth._convert(_os.fspath(source), _os.fspath(target), progress)
 
 
-def trace(path, inner="CPU") -> Trace:
+def trace(path: _Path, inner: object = "CPU") -> Trace:
     """An allocator that records every allocation and free that passes through it to a new file at `path`.
 
     >>> import berth, tempfile, os
@@ -111,6 +152,14 @@ def trace(path, inner="CPU") -> Trace:
     return _berth._trace(inner, _os.fspath(path))
 
 
-def read_trace(path) -> Recording:
-    """Reads a file that berth.trace() or `berth replay` works with; ValueError says where it breaks the format."""
+def read_trace(path: _Path) -> Recording:
+    """Reads a file that berth.trace() or `berth replay` works with; ValueError says where it breaks the format.
+
+    >>> import berth, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.trace")
+    >>> with berth.trace(path) as recorder:
+    ...     berth.Buffer(100, "u8", recorder).release()
+    >>> len(berth.read_trace(path))
+    2
+    """
     return _berth._read_trace(_os.fspath(path))

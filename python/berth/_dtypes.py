@@ -41,6 +41,13 @@ def numpy_dtype(name: str):
     raise TypeError(f"NumPy cannot hold {name} elements; use view_as('u8', (buffer.nbytes,)).numpy() for their bytes")
 
 
+def quick_import():
+    """numpy.from_dlpack, or None for a NumPy that would make every array read-only."""
+    import numpy
+
+    return numpy.from_dlpack if numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0" else None
+
+
 def array_of(buffer, dtype=None, copy=None):
     """A NumPy array over a buffer's memory."""
     import numpy

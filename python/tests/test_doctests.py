@@ -1,23 +1,37 @@
-"""The examples in the docstrings and in docs/python.md run as written."""
+"""Everything public has an example, and the examples in the docstrings and in docs/python.md run as written."""
 import doctest
+import inspect
 import pathlib
 
 import pytest
 
 import berth
 
-OBJECTS = [berth, berth.Buffer, berth.Device, berth.WeightFile, berth.open, berth.device, berth.from_dlpack,
-           berth.Buffer.numpy, berth.Device.counters, berth.plan, berth.Arena, berth.ScheduleBuilder, berth.BufferPool,
-           berth.pool, berth.limit, berth.trace]
+PUBLIC = {name: getattr(berth, name) for name in berth.__all__ if name != "onnxruntime"}
+FLAGS = doctest.ELLIPSIS
 
 
-@pytest.mark.parametrize("thing", OBJECTS, ids=lambda thing: getattr(thing, "__name__", str(thing)))
-def test_examples_in_docstrings(thing):
-    tests = [doctest.DocTestParser().get_doctest(thing.__doc__, {}, str(thing), None, 0)]
-    assert tests[0].examples or thing in (berth.Device, berth.WeightFile)
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for test in tests:
-        assert runner.run(test).failed == 0
+def documented(thing):
+    """The object and its public members, by name, as far as they have a docstring."""
+    for name in [None, *(vars(thing) if inspect.isclass(thing) else [])]:
+        member = thing if name is None else getattr(thing, name)
+        if getattr(member, "__doc__", None) and not (name or "").startswith("__"):
+            yield name, member.__doc__
+
+
+def run(text, name):
+    test = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
+    assert doctest.DocTestRunner(optionflags=FLAGS).run(test).failed == 0
+    return len(test.examples)
+
+
+@pytest.mark.parametrize("name", [None, *PUBLIC])
+def test_everything_public_has_an_example_that_runs(name):
+    if name is None:
+        assert run(berth.__doc__, "berth") > 0
+        return
+    examples = {member: run(text, f"{name}.{member}") for member, text in documented(PUBLIC[name])}
+    assert examples.get(None), f"berth.{name} has no example"
 
 
 def test_examples_in_the_guide(tmp_path, monkeypatch):
@@ -25,5 +39,5 @@ def test_examples_in_the_guide(tmp_path, monkeypatch):
     if not guide.exists():
         pytest.skip("the source tree is not here")
     monkeypatch.chdir(tmp_path)
-    result = doctest.testfile(str(guide), module_relative=False, optionflags=doctest.ELLIPSIS)
+    result = doctest.testfile(str(guide), module_relative=False, optionflags=FLAGS)
     assert result.attempted > 10 and result.failed == 0

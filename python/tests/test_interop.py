@@ -2,12 +2,14 @@
 import gc
 import os
 import random
+import threading
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import berth
+from berth import _dtypes
 
 NUMPY = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
          "float64", "complex64"]
@@ -32,6 +34,20 @@ def test_ml_dtypes_keep_their_bits(name):
     assert array.dtype == dtype and array.shape == (2, 4) and array.ctypes.data == buffer.address
     array[:] = 1
     assert (buffer.numpy().astype("f4") == 1).all()
+
+
+def test_foreign_memory_is_counted_as_such():
+    counters = berth.device("CPU").counters
+    gc.collect()
+    before = counters()
+    ours = berth.from_dlpack(np.zeros(1000, "u1"))
+    assert counters()["foreign_bytes"] - before["foreign_bytes"] == 1000
+    assert counters()["foreign_count"] - before["foreign_count"] == 1
+    assert counters()["live_bytes"] == before["live_bytes"]
+    with pytest.raises(MemoryError, match="foreign buffer"):
+        berth.Buffer(1 << 60, "u8")
+    ours.release()
+    assert counters()["foreign_bytes"] == before["foreign_bytes"]
 
 
 def test_types_without_a_numpy_type_say_what_to_do():
@@ -73,6 +89,26 @@ def test_dlpack_arguments_are_honoured():
     berth.from_dlpack(capsule)
     with pytest.raises(ValueError, match="used already"):
         berth.from_dlpack(capsule)
+
+
+def test_numpy_is_writable_where_the_memory_is():
+    buffer = berth.Buffer((2, 3), "f32", zero=True)
+    buffer.numpy()[1, 2] = 7
+    assert buffer.numpy().flags.writeable and buffer.numpy()[1, 2] == 7
+    assert buffer.numpy().ctypes.data == buffer.address
+    lazy = berth.Buffer(4, "i8", lazy=True)
+    assert lazy.numpy().shape == (4,) and lazy.is_allocated
+    assert berth.Buffer((0, 3), "f32").numpy().shape == (0, 3) and berth.Buffer((), "f64").numpy().shape == ()
+    old = _dtypes.array_of(buffer)  # as with a NumPy before 2.1
+    assert old.ctypes.data == buffer.address and old.flags.writeable and old.dtype == "f4"
+
+
+def test_a_foreign_deleter_runs_once_on_any_thread(no_leak):
+    ours = [berth.from_dlpack(np.arange(4)) for _ in range(100)]
+    threads = [threading.Thread(target=ours.clear)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not ours
 
 
 def test_a_thousand_round_trips_leak_nothing(no_leak):
@@ -119,14 +155,18 @@ def test_jax_keeps_the_memory_after_everything_else_is_gone(no_leak):
     del theirs
 
 
-def test_tinygrad_reads_our_memory():
+def test_tinygrad_shares_memory():
     tinygrad = pytest.importorskip("tinygrad")
-    buffer = berth.Buffer(4, "f32", zero=True)
+    buffer = berth.Buffer(4, "f32")
     buffer.numpy()[:] = [1, 2, 3, 4]
-    tensor = tinygrad.Tensor(memoryview(buffer).cast("B").tobytes(), dtype=tinygrad.dtypes.uint8, device="PYTHON")
-    assert tensor.numpy().view("f4").tolist() == [1, 2, 3, 4]
-    ours = berth.from_dlpack(tinygrad.Tensor([5.0, 6.0], device="PYTHON").numpy())
-    assert ours.numpy().tolist() == [5.0, 6.0]
+    theirs = tinygrad.Tensor.from_blob(buffer.address, buffer.shape, dtype=tinygrad.dtypes.float32, device="CPU")
+    buffer.numpy()[0] = 9  # written after it was handed over
+    assert theirs.numpy().tolist() == [9, 2, 3, 4]
+    made = tinygrad.Tensor([5.0, 6.0], device="CPU").contiguous().realize()
+    memory = made.uop.base.buffer.as_memoryview(force_zero_copy=True)
+    ours = berth.from_dlpack(memory)
+    assert ours.is_foreign and ours.address == np.frombuffer(memory, "u1").ctypes.data
+    assert ours.view_as("f32", 2).numpy().tolist() == [5.0, 6.0]
 
 
 def test_torch_shares_memory():

@@ -2,6 +2,11 @@
 import gc
 import json
 import os
+import signal
+import struct
+import sys
+import threading
+import time
 import zlib
 
 import gguf
@@ -180,6 +185,82 @@ def test_a_progress_callback_cancels_by_false_or_by_raising(tmp_path, arrays, no
     with pytest.raises(ZeroDivisionError):
         berth.save(tmp_path / "b.safetensors", arrays, progress=lambda done, total: 1 / 0)
     assert not (tmp_path / "b.safetensors").exists()
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A file with one tensor of a gibibyte, 1024 rows of a mebibyte, all holes."""
+    header = json.dumps({"w": {"dtype": "I8", "shape": [1 << 10, 1 << 20], "data_offsets": [0, 1 << 30]}}).encode()
+    path = tmp_path / "large.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(path, 8 + len(header) + (1 << 30))
+    return path
+
+
+@pytest.fixture
+def alarm():
+    """Ctrl-C comes a moment after the call: alarm()."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.05)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def bytes_read():
+    """By all threads of this process, from files of any kind."""
+    with open("/proc/self/io") as file:
+        return int(file.read().split()[1])
+
+
+def test_ctrl_c_stops_a_load_on_its_way(large, alarm, no_leak):
+    before = bytes_read()
+    with pytest.raises(KeyboardInterrupt):
+        alarm()
+        berth.load(large)
+    assert bytes_read() - before < 1 << 30
+
+
+def test_ctrl_c_stops_a_conversion_and_leaves_no_half_file(large, alarm):
+    target = large.with_name("large.gguf")
+    target.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        alarm()
+        berth.convert(large, target)
+    assert sorted(os.listdir(large.parent)) == ["large.gguf", "large.safetensors"] and target.read_bytes() == b"old"
+
+
+def test_a_slice_reads_only_its_bytes(large):
+    with berth.open(large) as file:
+        for axis, begin, end in ((0, 7, 9), (1, 1000, 3048)):
+            before = bytes_read()
+            part = file.load_slice("w", axis, begin, end)
+            assert part.nbytes == 2 << 20
+            assert bytes_read() - before < (2 << 20) + 4096  # and what the count itself reads
+
+
+def test_other_threads_run_while_a_file_is_loaded(large):
+    interval = sys.getswitchinterval()
+    turns, done = 0, False
+
+    def spin():
+        nonlocal turns
+        while not done:
+            turns += 1
+            time.sleep(0)  # lets the lock go, so that nobody has to take it away
+
+    other = threading.Thread(target=spin)
+    other.start()
+    sys.setswitchinterval(1000)  # the lock changes hands only where somebody lets it go
+    try:
+        with berth.open(large) as file:
+            before = turns
+            file.load_slice("w", 0, 0, 256)
+            after = turns
+    finally:
+        sys.setswitchinterval(interval)
+        done = True
+        other.join()
+    assert after > before
 
 
 def test_errors_name_the_file_and_the_place(tmp_path):

@@ -107,6 +107,7 @@ Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtyp
   auto block = device->import_block(memory);
   if (!block) return refuse(block.error());
   block->label = options.label.id();
+  device->count_foreign(block->bytes);
   auto owner = std::make_shared<ImportAllocator>(std::move(device), std::move(memory.release));
   return Buffer(Storage::make_ready(std::move(owner), *block, std::source_location::current()), 0, *bytes, dtype,
                 shape);

@@ -36,7 +36,9 @@ DeviceCounters Device::counters() const noexcept {
           .peak_bytes = peak_bytes_.load(std::memory_order_relaxed),
           .pending_bytes = pending_bytes_.load(std::memory_order_relaxed),
           .allocations = allocations_.load(std::memory_order_relaxed),
-          .frees = frees_.load(std::memory_order_relaxed)};
+          .frees = frees_.load(std::memory_order_relaxed),
+          .foreign_bytes = foreign_bytes_.load(std::memory_order_relaxed),
+          .foreign_count = foreign_count_.load(std::memory_order_relaxed)};
 }
 
 void Device::on_pressure(PressureCallback callback) {
@@ -184,6 +186,8 @@ void Device::explain(OutOfMemory& report) const {
   report.device = name_;
   const DeviceCounters now = counters();
   report.pending_bytes += now.pending_bytes;
+  report.foreign_bytes = now.foreign_bytes;
+  report.foreign_count = now.foreign_count;
   // A layer above that already counted its own live bytes knows them better: to the device, what a pool
   // keeps cached is live too.
   if (report.holders.empty()) report.holders = labels_.holders();

@@ -22,19 +22,20 @@ struct Row {
   DType dtype;
   Type type;
 };
+// The usual ones first: a search goes from the front.
 constexpr std::array kTypes = {
+    Row{DType::kF32, {kFloat, 32, 1}},
+    Row{DType::kBF16, {kBfloat, 16, 1}},
+    Row{DType::kF16, {kFloat, 16, 1}},
+    Row{DType::kI64, {kInt, 64, 1}},
+    Row{DType::kI32, {kInt, 32, 1}},
+    Row{DType::kU8, {kUInt, 8, 1}},
     Row{DType::kBool, {kBool, 8, 1}},
     Row{DType::kI8, {kInt, 8, 1}},
     Row{DType::kI16, {kInt, 16, 1}},
-    Row{DType::kI32, {kInt, 32, 1}},
-    Row{DType::kI64, {kInt, 64, 1}},
-    Row{DType::kU8, {kUInt, 8, 1}},
     Row{DType::kU16, {kUInt, 16, 1}},
     Row{DType::kU32, {kUInt, 32, 1}},
     Row{DType::kU64, {kUInt, 64, 1}},
-    Row{DType::kF16, {kFloat, 16, 1}},
-    Row{DType::kBF16, {kBfloat, 16, 1}},
-    Row{DType::kF32, {kFloat, 32, 1}},
     Row{DType::kF64, {kFloat, 64, 1}},
     Row{DType::kF8E4M3, {kFloat8E4M3FN, 8, 1}},
     Row{DType::kF8E5M2, {kFloat8E5M2, 8, 1}},
@@ -278,13 +279,16 @@ Result<Buffer> import_tensor(ManagedTensorVersioned* managed, Copy copy) {
     return Error(Code::kInvalidArgument, Layer::kInterop, "a DLPack tensor of version {}.{}; Berth knows 1.x",
                  version.major, version.minor);
   }
-  return import_described(managed->tensor, (managed->flags & kReadOnly) != 0, (managed->flags & kSubbytePadded) != 0,
-                          copy, std::move(release));
+  return import_tensor(managed->tensor, managed->flags, std::move(release), copy);
 }
 
 Result<Buffer> import_tensor(ManagedTensor* managed, Copy copy) {
   if (managed == nullptr) return Error(Code::kInvalidArgument, Layer::kInterop, "a null DLPack tensor");
-  return import_described(managed->tensor, false, false, copy, deleter_of(managed));
+  return import_tensor(managed->tensor, 0, deleter_of(managed), copy);
+}
+
+Result<Buffer> import_tensor(const Tensor& tensor, std::uint64_t flags, std::function<void()> release, Copy copy) {
+  return import_described(tensor, (flags & kReadOnly) != 0, (flags & kSubbytePadded) != 0, copy, std::move(release));
 }
 
 }  // namespace berth::dlpack

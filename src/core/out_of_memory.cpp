@@ -55,6 +55,9 @@ std::string OutOfMemory::to_string() const {
   text += fmt::format("\n  live {} in {} {}, cached {}, peak {}; {}", format_bytes(live_bytes), live_count,
                       live_count == 1 ? "buffer" : "buffers", format_bytes(cached_bytes), format_bytes(peak_bytes),
                       blame(*this));
+  if (foreign_count > 0)
+    text += fmt::format("\n  beside them {} in {} foreign {}", format_bytes(foreign_bytes), foreign_count,
+                        foreign_count == 1 ? "buffer" : "buffers");
   if (!holders.empty()) {
     text += "\n  largest:";
     for (std::size_t i = 0; i < holders.size() && i < 3; ++i) {

@@ -174,6 +174,17 @@ Result<std::uint64_t> JsonCursor::integer() {
   return value;
 }
 
+bool JsonCursor::take_short_integer(std::uint64_t& value) noexcept {
+  const char* at = at_;
+  std::uint64_t read = 0;
+  while (*at >= '0' && *at <= '9' && at - at_ < 18) read = read * 10 + static_cast<std::uint64_t>(*at++ - '0');
+  const bool usual = at != at_ && (*at_ != '0' || at - at_ == 1);
+  if (!usual) return false;
+  at_ = at;
+  value = read;
+  return true;
+}
+
 Result<void> JsonCursor::skip_number() {
   const char* const first = at_;
   const auto digits = [&] {

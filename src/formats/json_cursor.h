@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string_view>
 
@@ -42,6 +43,18 @@ class JsonCursor {
   Result<void> skip_value();
   // Only white space may be left.
   Result<void> finish();
+
+  // For forms that are known letter for letter. Each consumes what it takes, skips no white space, and leaves the
+  // cursor where it was when something else comes next, which need not be an error: return_to() and the calls above
+  // tell. Requires of `text`: at most TensorTable::kPadding characters.
+  bool take_exactly(std::string_view text) noexcept {
+    if (std::memcmp(at_, text.data(), text.size()) != 0) return false;
+    at_ += text.size();
+    return true;
+  }
+  // An integer of at most 18 digits, so that it cannot overflow.
+  bool take_short_integer(std::uint64_t& value) noexcept;
+  void return_to(const char* position) noexcept { at_ = position; }
 
   Error error(const char* message) const { return error_at(at_, message); }
   Error error_at(const char* at, std::string_view message) const;

@@ -39,7 +39,12 @@ BufferStream::BufferStream(AtomicFile& file, std::span<const NamedBuffer> tensor
 
 Result<void> BufferStream::advance(std::uint64_t bytes) {
   done_ += bytes;
-  const bool go_on = !options_.progress || options_.progress({.bytes_done = done_, .bytes_total = total_});
+  bool go_on = true;
+  // Tensors may be small and many: one word for every few MiB of them.
+  if (options_.progress && (done_ - told_ >= kPieceBytes || done_ == total_)) {
+    told_ = done_;
+    go_on = options_.progress({.bytes_done = done_, .bytes_total = total_});
+  }
   if (!go_on || options_.cancel.stop_requested())
     return Error(Code::kCancelled, Layer::kFormat, "writing was cancelled; nothing was kept");
   return {};

@@ -27,6 +27,7 @@ class BufferStream {
   const SaveOptions& options_;
   std::string staging_;
   std::uint64_t done_ = 0;
+  std::uint64_t told_ = 0;  // of done_, to the caller's callback
   std::uint64_t total_ = 0;
 };
 

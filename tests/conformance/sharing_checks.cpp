@@ -74,9 +74,13 @@ void imports_and_releases_once(Bed& bed) {
     BED_TRY_ASSIGN(const Bytes seen, bed, contents(view));
     EXPECT_EQ(seen, pattern_bytes(100, 82));
     EXPECT_EQ(released, 0);
+    EXPECT_EQ(bed.device()->counters().foreign_bytes, before.foreign_bytes + 4096);
+    EXPECT_EQ(bed.device()->counters().foreign_count, before.foreign_count + 1);
   }
   EXPECT_EQ(released, 1);
   EXPECT_EQ(bed.device()->counters().live_bytes, before.live_bytes) << "foreign memory is not the device's to count";
+  EXPECT_EQ(bed.device()->counters().foreign_bytes, before.foreign_bytes);
+  EXPECT_EQ(bed.device()->counters().foreign_count, before.foreign_count);
 }
 
 void releases_an_import_that_fails(Bed& bed) {

@@ -96,9 +96,6 @@ def real_files():
         writer.write_tensors_to_file()
         writer.close()
         put("gguf", "real_audio_model", path.read_bytes())
-    put("npy", "real_old_python", (packages / "numpy/lib/tests/data/python3.npy").read_bytes())
-    put("npy", "real_objects", (packages / "numpy/lib/tests/data/py3-objarr.npy").read_bytes())
-    put("npz", "real_sparse_matrix", (packages / "scipy/sparse/tests/data/csc_py3.npz").read_bytes())
 
 
 def gguf_files():
@@ -152,6 +149,18 @@ def numpy_files():
     stream = io.BytesIO()
     np.save(stream, np.zeros(2, ml_dtypes.bfloat16))
     put("npy", "brain_float", stream.getvalue())
+    # As Python 2 wrote them: long integers with their letter, and no more padding than was needed then.
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (2L, 3L), }"
+    header += b" " * (-(len(header) + 11) % 16) + b"\n"
+    put("npy", "old_python", b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + bytes(48))
+    stream = io.BytesIO()
+    np.save(stream, np.array([{"a": 1}, None, "text"], dtype=object), allow_pickle=True)
+    put("npy", "objects", stream.getvalue())
+    # The arrays of a sparse matrix beside a text without dimensions, as scientific packages save one.
+    stream = io.BytesIO()
+    np.savez(stream, indices=np.array([0, 2, 1], np.int32), indptr=np.array([0, 1, 3], np.int32), format=np.array(b"csc"),
+             shape=np.array([3, 2], np.int64), data=np.array([1.5, -2.0, 0.25]))
+    put("npz", "sparse_matrix", stream.getvalue())
     stream = io.BytesIO()
     np.savez(stream, weight=np.zeros((2, 2), np.float32), bias=np.ones(3, np.int8))
     put("npz", "stored", stream.getvalue())

@@ -267,6 +267,48 @@ TEST(DLPack, SharesWebGpuBuffersAsObjectsWithAnOffset) {
   tensor->deleter(tensor);
 }
 
+TEST(DLPack, NamesMetalMemoryAsAnObjectWithAnOffset) {
+  // Only what an export needs of a device of this kind, so that it can be seen on every system.
+  class AnyMetal final : public Device {
+   public:
+    AnyMetal() : Device(DeviceKind::kMetal, "METAL", {}) {}
+
+   protected:
+    Result<Block> allocate_block(const BlockSpec& spec) override {
+      return Block{.handle = 0x1000, .bytes = spec.bytes};
+    }
+    void free_block(const Block&, Timepoint) noexcept override {}
+    Result<std::unique_ptr<Queue>> create_queue() override { return Error(Code::kUnsupported, Layer::kDevice, "none"); }
+  };
+  const DevicePtr metal = share_device(std::make_unique<AnyMetal>());
+  Buffer part = Buffer::allocate(metal, f32, {128}).value().view(256, f32, {64}).value();
+  EXPECT_EQ(device_of(part).type, kMetal);
+  ManagedTensorVersioned* const tensor = export_buffer(part).value();
+  EXPECT_EQ(tensor->tensor.device.type, 8);
+  EXPECT_EQ(reinterpret_cast<std::uint64_t>(tensor->tensor.data), 0x1000u);
+  EXPECT_EQ(tensor->tensor.byte_offset, 256u);
+  part = Buffer();
+  EXPECT_EQ(metal->counters().live_count, 1u) << "the tensor keeps the parent of its view alive";
+  tensor->deleter(tensor);
+  EXPECT_EQ(metal->counters().live_count, 0u);
+}
+
+TEST(DLPack, RunsAReleaseOfTheCallersInPlaceOfTheDeleter) {
+  Producer producer;
+  int released = 0;
+  {
+    const Buffer buffer = import_tensor(producer.managed.tensor, kReadOnly, [&] { ++released; }).value();
+    EXPECT_TRUE(buffer.is_read_only());
+    EXPECT_EQ(buffer.as_raw_ptr(), producer.values.data());
+    EXPECT_EQ(released, 0);
+  }
+  EXPECT_EQ(released, 1);
+  producer.managed.tensor.dtype.lanes = 4;
+  EXPECT_EQ(import_tensor(producer.managed.tensor, 0, [&] { ++released; }).error().code(), Code::kTypeMismatch);
+  EXPECT_EQ(released, 2) << "also when it fails";
+  EXPECT_EQ(producer.deleted, 0);
+}
+
 TEST(DLPack, SaysWhyMemoryOfAnAbsentMetalDeviceCannotBeTaken) {
   if (device("METAL")) GTEST_SKIP() << "there is a Metal device here";
   Producer producer;

@@ -2,15 +2,23 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "berth/save_weights.h"
 #include "berth/weights.h"
+#include "doubles/cuda/cuda_testing.h"
 #include "formats/crc32.h"
+#include "support.h"
 
 namespace berth {
 namespace {
@@ -21,6 +29,7 @@ class FarDevice final : public Device {
   FarDevice() : Device(DeviceKind::kCuda, "CUDA:9", {}) {}
   std::size_t writes = 0;
   std::size_t fail_at = ~std::size_t{0};
+  std::function<void()> on_write{};
 
  protected:
   Result<Block> allocate_block(const BlockSpec& spec) override {
@@ -42,6 +51,7 @@ class FarQueue final : public Queue {
     return reinterpret_cast<std::byte*>(window.block.handle) + window.offset;
   }
   Result<void> do_write(const Window& target, std::span<const std::byte> source) override {
+    if (far_.on_write) far_.on_write();
     if (far_.writes++ == far_.fail_at) return Error(Code::kDriver, Layer::kQueue, "the far side hung up");
     std::memcpy(at(target), source.data(), source.size());
     return {};
@@ -120,6 +130,30 @@ TEST_F(StagedWeights, ArriveByteForByteWithChecksumsAndProgress) {
   }
 }
 
+// Bytes that all threads of this process have read from files so far; none where the system does not count them.
+std::optional<std::uint64_t> bytes_read() {
+  std::ifstream counters("/proc/self/io");
+  std::string word;
+  std::uint64_t bytes = 0;
+  if (counters >> word >> bytes && word == "rchar:") return bytes;
+  return std::nullopt;
+}
+
+TEST_F(StagedWeights, AreReadWhileEarlierOnesAreUploaded) {
+  if (!bytes_read()) GTEST_SKIP() << "this system does not count the bytes read";
+  const std::uint64_t before = *bytes_read();
+  bool read_on = false;
+  // The first upload takes until two more pieces of 8 MiB are read, which only other threads can do meanwhile.
+  far_->on_write = [&] {
+    if (far_->writes > 0) return;
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+         !read_on && std::chrono::steady_clock::now() < end; std::this_thread::yield())
+      read_on = *bytes_read() - before > 2 * (std::uint64_t{8} << 20);
+  };
+  ASSERT_TRUE(file_.load_all(device_, {.threads = 2}));
+  EXPECT_TRUE(read_on);
+}
+
 TEST_F(StagedWeights, LeaveNothingBehindWhenAWriteFailsOrTheCallerCancels) {
   for (const std::size_t fail_at : {0, 2, 5}) {
     far_->writes = 0;
@@ -135,6 +169,42 @@ TEST_F(StagedWeights, LeaveNothingBehindWhenAWriteFailsOrTheCallerCancels) {
   std::filesystem::resize_file(folder_ / "a.safetensors", 1000);
   EXPECT_EQ(file_.load_all(device_).error().code(), Code::kIo);
   EXPECT_EQ(far_->counters().live_count, 0u);
+}
+
+// The same on the devices themselves: the real WEBGPU, and CUDA through the double of its driver where there is no GPU.
+class WeightsOnDevices : public cuda_test::CudaTest {
+ protected:
+  static void arrive(const DevicePtr& device) {
+    const test::TemporaryFolder folder;
+    const std::string path = (folder.path() / "a.safetensors").string();
+    const DevicePtr cpu = berth::device("CPU").value();
+    std::vector<Buffer> buffers;
+    for (const std::size_t count : {5u, 3'000'000u, 1u}) {  // one of them longer than a piece
+      buffers.push_back(Buffer::allocate(cpu, u32, {count}).value());
+      auto values = buffers.back().as_slice_mut<std::uint32_t>().value();
+      for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<std::uint32_t>(i * 2654435761u);
+    }
+    const std::vector<NamedBuffer> tensors = {{"a", buffers[0]}, {"b", buffers[1]}, {"c", buffers[2]}};
+    ASSERT_TRUE(save_safetensors(path, tensors));
+    const LoadedTensors loaded = open_weights(path).value().load_all(device, {.threads = 2}).value();
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      EXPECT_EQ(&loaded.buffers[i].device(), device.get());
+      std::vector<std::byte> back(loaded.buffers[i].size());
+      ASSERT_TRUE(loaded.buffers[i].copyout(back));
+      const auto original = buffers[i].as_host_bytes().value();
+      EXPECT_TRUE(std::equal(back.begin(), back.end(), original.begin(), original.end())) << i;
+    }
+  }
+};
+
+TEST_F(WeightsOnDevices, ArriveOnCuda) {
+  arrive(device("CUDA").value());
+}
+
+TEST_F(WeightsOnDevices, ArriveOnWebGpu) {
+  const auto gpu = device("WEBGPU");
+  if (!gpu) GTEST_SKIP() << gpu.error().message();
+  arrive(*gpu);
 }
 
 }  // namespace

@@ -143,6 +143,18 @@ TEST_F(Weights, ReportsProgressToTheEndAndCanBeCancelled) {
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(file.load_all(cpu(), {.cancel = stop.get_token()}).error().code(), Code::kCancelled);
+  std::stop_source later;
+  options.cancel = later.get_token();
+  options.threads = 1;
+  std::uint64_t reached = 0;
+  options.progress = [&](const LoadProgress& progress) {
+    reached = progress.bytes_done;
+    later.request_stop();
+    return true;
+  };
+  EXPECT_EQ(file.load_all(cpu(), options).error().code(), Code::kCancelled);
+  EXPECT_LT(reached, file.total_bytes()) << "it was stopped on its way";
+  EXPECT_EQ(cpu()->counters().live_count, live) << "nothing is kept";
 }
 
 TEST_F(Weights, SlicesAnyAxisReadingOnlyThosePieces) {
@@ -297,6 +309,22 @@ TEST_F(Weights, LeavesNothingBehindWhenWritingFailsOrIsCancelled) {
   const NamedBuffer flat{"q", numbers({2, 16}, DType::kQ4_0)};
   EXPECT_EQ(save_gguf(path("x"), std::span(&flat, 1)).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(files_left(), 0u);
+}
+
+TEST_F(Weights, TellsOfManySmallTensorsOnceForEveryFewMebibytes) {
+  const std::vector<Buffer> pieces(1000, numbers({5000}));
+  std::vector<std::string> names;
+  std::vector<NamedBuffer> tensors;
+  for (std::size_t i = 0; i < pieces.size(); ++i) names.push_back("t" + std::to_string(i));
+  for (std::size_t i = 0; i < pieces.size(); ++i) tensors.push_back({names[i], pieces[i]});
+  std::vector<std::uint64_t> told;
+  const SaveOptions options{.progress = [&](const LoadProgress& progress) {
+    told.push_back(progress.bytes_done);
+    return true;
+  }};
+  ASSERT_TRUE(save_safetensors(path("a"), tensors, {}, options));
+  EXPECT_EQ(told.size(), 3u) << "20 MB, 8 MiB at a time, and the end";
+  EXPECT_EQ(told.back(), 20'000'000u);
 }
 
 TEST_F(Weights, ReplacesAFileWhileItsOldContentsStayMapped) {
