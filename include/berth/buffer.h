@@ -99,8 +99,8 @@ class Buffer {
 
   // --- Host access: zero copy ---
   // One rule for all: NotAllocated (reads only: the mutable ones allocate), NotCpuAccessible, TypeMismatch,
-  // Misaligned, ReadOnly (mutable ones), Io (a mapped file that shrank more than a few milliseconds ago). Work in
-  // flight on a queue must be waited for first.
+  // Misaligned, ReadOnly (mutable ones), Io (a mapped file that shrank). Work in flight on a queue must be
+  // waited for first.
   Result<std::span<const std::byte>> as_host_bytes() const;
   Result<std::span<std::byte>> as_host_bytes_mut() const;
   template <Element T>

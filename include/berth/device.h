@@ -160,8 +160,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // Whether a queue of this device can copy from or to a block of `other` without the host.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
 
-  // Whether host reads through block.host would be safe now: a mapped file that shrank is an Io error,
-  // noticed within a few milliseconds.
+  // Whether host reads through block.host would be safe now: a mapped file that shrank is an Io error.
   virtual Result<void> check_host_access(const Block& block, std::size_t offset, std::size_t bytes) const;
 
   // The set that every submit brings up to date; null when the device keeps none.

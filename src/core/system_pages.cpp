@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 namespace berth {
@@ -33,10 +32,6 @@ int open_unnamed(const char*) noexcept {
   return -1;
 }
 
-std::uint64_t coarse_clock() noexcept {
-  return clock_gettime_nsec_np(CLOCK_MONOTONIC_RAW_APPROX) / 4'000'000 + 1;
-}
-
 #else
 
 void want_huge_pages(void* address, std::size_t bytes) noexcept {
@@ -63,12 +58,6 @@ int open_past_cache(const char* path) noexcept {
 
 int open_unnamed(const char* folder) noexcept {
   return ::open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-}
-
-std::uint64_t coarse_clock() noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec) + 1;
 }
 
 #endif

@@ -1,9 +1,8 @@
-// What Linux and macOS say differently about pages, files and clocks: the one place that knows which system this is.
-// Any thread may call.
+// What Linux and macOS say differently about pages and files: the one place that knows which system this is. Any thread
+// may call.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace berth {
 
@@ -23,8 +22,5 @@ int open_unnamed(const char* folder) noexcept;
 
 // A descriptor whose reads go past the page cache, or -1 where the file system has none. The caller closes it.
 int open_past_cache(const char* path) noexcept;
-
-// A clock for the price of a few instructions: it counts on in steps of a few milliseconds, and is never 0.
-std::uint64_t coarse_clock() noexcept;
 
 }  // namespace berth
