@@ -5,6 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 namespace berth {
 
 #ifdef __APPLE__
@@ -13,6 +15,10 @@ void want_huge_pages(void*, std::size_t) noexcept {}
 
 bool populate_pages(void*, std::size_t) noexcept {
   return false;
+}
+
+bool lock_pages(void* address, std::size_t bytes) noexcept {
+  return mlock(address, bytes) == 0;
 }
 
 bool discard_pages(void* address, std::size_t bytes) noexcept {
@@ -50,6 +56,11 @@ bool populate_pages(void* address, std::size_t bytes) noexcept {
   constexpr int kPopulateWrite = 23;  // kernels before 5.14 refuse it
 #endif
   return madvise(address, bytes, kPopulateWrite) == 0;
+}
+
+bool lock_pages(void* address, std::size_t bytes) noexcept {
+  // The pages are in place already, so they need not be walked once more.
+  return mlock2(address, bytes, MLOCK_ONFAULT) == 0 || (errno == ENOSYS && mlock(address, bytes) == 0);
 }
 
 bool discard_pages(void* address, std::size_t bytes) noexcept {

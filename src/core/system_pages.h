@@ -14,6 +14,10 @@ void want_huge_pages(void* address, std::size_t bytes) noexcept;
 // Requires: whole pages.
 bool populate_pages(void* address, std::size_t bytes) noexcept;
 
+// Keeps pages that are in memory from being paged out, until munlock. False with errno, past the lock limit for one.
+// Requires: whole pages.
+bool lock_pages(void* address, std::size_t bytes) noexcept;
+
 // Takes access and memory from a range and keeps the addresses; with access again it holds zeroes. False with errno.
 // Requires: whole pages of an anonymous mapping.
 bool discard_pages(void* address, std::size_t bytes) noexcept;

@@ -44,14 +44,12 @@ bool owns_its_pages(const Block& block) noexcept {
 
 }  // namespace
 
-Result<void> CpuResidency::put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) {
-  for (const Block& block : blocks) {
-    const Pages pages(block);
+Result<void> CpuResidency::put(std::span<const Block> blocks, std::vector<Refused>& refused) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Pages pages(blocks[i]);
     fault_in(pages);
-    if (!owns_its_pages(block)) continue;
-    if (mlock(pages.address, pages.bytes) != 0)
-      left.push_back({Name::from_id(block.label), block.bytes,
-                      std::string("in memory but not locked: ") + std::strerror(errno) + " (raise `ulimit -l`)"});
+    if (owns_its_pages(blocks[i]) && !lock_pages(pages.address, pages.bytes))
+      refused.push_back({i, std::string("in memory but not locked: ") + std::strerror(errno) + " (raise `ulimit -l`)"});
   }
   return {};
 }
@@ -62,8 +60,8 @@ void CpuResidency::take(const Block& block) noexcept {
   munlock(pages.address, pages.bytes);
 }
 
-void CpuResidency::do_renew(std::span<const Block> in_place) noexcept {
-  for (const Block& block : in_place) fault_in(Pages(block));
+void CpuResidency::do_renew(std::span<const Block> given) noexcept {
+  for (const Block& block : given) fault_in(Pages(block));
 }
 
 }  // namespace berth::cpu

@@ -161,6 +161,7 @@ void MetalQueue::end_encoding() noexcept {
   if (compute_) compute_->endEncoding();
   blit_ = {};
   compute_ = {};
+  pipeline_ = nullptr;
 }
 
 Result<MTL::BlitCommandEncoder*> MetalQueue::blit() {
@@ -174,13 +175,17 @@ Result<MTL::BlitCommandEncoder*> MetalQueue::blit() {
   return blit_.get();
 }
 
-Result<MTL::ComputeCommandEncoder*> MetalQueue::compute() {
+Result<MTL::ComputeCommandEncoder*> MetalQueue::compute(const MTL::ComputePipelineState& pipeline) {
   if (!compute_) {
     BERTH_TRY_ASSIGN(MTL::CommandBuffer* const into, commands());
     end_encoding();
     const AutoreleaseScope scope;
     compute_ = kept(into->computeCommandEncoder());
     if (!compute_) return driver_error(nullptr, "computeCommandEncoder", Code::kDriver, Layer::kQueue);
+  }
+  if (pipeline_ != &pipeline) {
+    compute_->setComputePipelineState(&pipeline);
+    pipeline_ = &pipeline;
   }
   return compute_.get();
 }
@@ -228,9 +233,8 @@ Result<void> MetalQueue::copy_odd_bytes(const MTL::Buffer& from, std::size_t fro
                                         std::size_t to_at, std::size_t bytes) {
   if (bytes == 0) return {};
   BERTH_TRY_ASSIGN(const ByteKernels kernels, metal_.byte_kernels());
-  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute());
+  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute(*kernels.copy));
   const CopyConstants constants{from_at, to_at, bytes};
-  encoder->setComputePipelineState(kernels.copy.get());
   encoder->setBuffer(&from, 0, 0);
   encoder->setBuffer(&to, 0, 1);
   encoder->setBytes(&constants, sizeof constants, 2);
@@ -244,9 +248,8 @@ Result<void> MetalQueue::fill_odd_bytes(const MTL::Buffer& target, std::size_t a
                                         std::uint8_t value) {
   if (bytes == 0) return {};
   BERTH_TRY_ASSIGN(const ByteKernels kernels, metal_.byte_kernels());
-  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute());
+  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute(*kernels.fill));
   const FillConstants constants{at, bytes, value, 0};
-  encoder->setComputePipelineState(kernels.fill.get());
   encoder->setBuffer(&target, 0, 0);
   encoder->setBytes(&constants, sizeof constants, 1);
   encoder->dispatchThreadgroups(
@@ -392,7 +395,7 @@ Result<void> MetalQueue::do_launch(const Kernel& kernel, std::span<const KernelA
   if (body == nullptr || &body->device() != &metal_)
     return Error(Code::kInvalidArgument, Layer::kQueue, "the kernel was made by another device");
   BERTH_TRY(body->check(arguments, grid, constants));
-  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute());
+  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute(body->pipeline()));
   body->launch(*encoder, arguments, grid, constants);
   return {};
 }

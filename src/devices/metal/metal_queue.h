@@ -108,7 +108,8 @@ class MetalQueue final : public Queue {
   Result<void> check_whole();
   Result<MTL::CommandBuffer*> commands();
   Result<MTL::BlitCommandEncoder*> blit();
-  Result<MTL::ComputeCommandEncoder*> compute();
+  // An encoder with the pipeline set.
+  Result<MTL::ComputeCommandEncoder*> compute(const MTL::ComputePipelineState& pipeline);
   void end_encoding() noexcept;
   bool can_move_now(const Window& window);
   // Room in staging; `room` says how much of `bytes` fits.
@@ -135,6 +136,7 @@ class MetalQueue final : public Queue {
   Owned<MTL::CommandBuffer> commands_;
   Owned<MTL::BlitCommandEncoder> blit_;  // at most one of the two is there
   Owned<MTL::ComputeCommandEncoder> compute_;
+  const MTL::ComputePipelineState* pipeline_ = nullptr;  // the one that compute_ has, kept by the command buffer
   Held held_;
 };
 
