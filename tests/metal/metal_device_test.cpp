@@ -194,9 +194,7 @@ TEST_F(MetalDevice, RunsAKernelOnAMappedFile) {
 
 TEST_F(MetalDevice, MakesAKernelFromACompiledLibrary) {
   const DevicePtr gpu = device("METAL").value();
-  using namespace std::string_literals;
-  const std::string library = "MTLB...."s + "NAME"s + "\x0d\x00"s + "add_constant\x00"s + "ENDT"s;
-  const std::span code = std::as_bytes(std::span(library));
+  const std::span code = std::as_bytes(std::span(kAddLibrary));
   metal_double().clear_messages();
   EXPECT_TRUE(gpu->make_kernel({.code = code, .entry = "add_constant"}).has_value());
   EXPECT_EQ(metal_double().messages("newLibraryWithData:error:"), 1u);

@@ -46,6 +46,9 @@ TEST_F(MetalEvents, EndAWaitWhenTheDeviceIsLost) {
 }
 
 TEST_F(MetalEvents, AreReachedByWhoKeepsAsking) {
+  event_->release();
+  run_only_when_asked();
+  event_ = device_->newSharedEvent();
   commit_signal(queue_, 1);
   while (event_->signaledValue() < 1) std::this_thread::yield();
   EXPECT_EQ(event_->signaledValue(), 1u);
