@@ -18,8 +18,11 @@ constexpr std::size_t kMostPieces = 8;
 constexpr std::size_t kStagingAlignment = 64;
 constexpr std::size_t kWord = 4;
 
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
+// Runs one of the kernels over bytes, which the encoder has with its arguments.
+void dispatch_over(MTL::ComputeCommandEncoder& encoder, std::size_t bytes) {
+  constexpr std::size_t kBytesAGroup = kBytesAThread * kThreadsAGroup;
+  encoder.dispatchThreadgroups(MTL::Size::Make(round_up(bytes, kBytesAGroup) / kBytesAGroup, 1, 1),
+                               MTL::Size::Make(kThreadsAGroup, 1, 1));
 }
 
 }  // namespace
@@ -238,9 +241,7 @@ Result<void> MetalQueue::copy_odd_bytes(const MTL::Buffer& from, std::size_t fro
   encoder->setBuffer(&from, 0, 0);
   encoder->setBuffer(&to, 0, 1);
   encoder->setBytes(&constants, sizeof constants, 2);
-  encoder->dispatchThreadgroups(
-      MTL::Size::Make(round_up(bytes, kBytesAThread * kThreadsAGroup) / (kBytesAThread * kThreadsAGroup), 1, 1),
-      MTL::Size::Make(kThreadsAGroup, 1, 1));
+  dispatch_over(*encoder, bytes);
   return {};
 }
 
@@ -252,9 +253,7 @@ Result<void> MetalQueue::fill_odd_bytes(const MTL::Buffer& target, std::size_t a
   const FillConstants constants{at, bytes, value, 0};
   encoder->setBuffer(&target, 0, 0);
   encoder->setBytes(&constants, sizeof constants, 1);
-  encoder->dispatchThreadgroups(
-      MTL::Size::Make(round_up(bytes, kBytesAThread * kThreadsAGroup) / (kBytesAThread * kThreadsAGroup), 1, 1),
-      MTL::Size::Make(kThreadsAGroup, 1, 1));
+  dispatch_over(*encoder, bytes);
   return {};
 }
 

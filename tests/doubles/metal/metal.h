@@ -50,6 +50,8 @@ struct Buffer : Body {
   bool always_resident = false;
 };
 
+// What it takes of memory, in whole pages.
+std::size_t bytes_of(const Buffer& buffer);
 // Requires: the state's mutex.
 void open(Buffer& buffer);
 void close(Buffer& buffer);
