@@ -208,9 +208,9 @@ TEST(CpuResidency, LocksTheLargestThatFitAndReportsTheOthers) {
   const DevicePtr cpu = resident_cpu();
   const QueuePtr queue = cpu->make_queue().value();
   const Buffer two = Buffer::allocate(cpu, u8, {2 * kMiB}, {.label = "two"}).value();
-  const Buffer five = Buffer::allocate(cpu, u8, {5 * kMiB}, {.label = "five"}).value();
-  const Buffer nine = Buffer::allocate(cpu, u8, {9 * kMiB}, {.label = "nine"}).value();
   const Buffer four = Buffer::allocate(cpu, u8, {4 * kMiB}, {.label = "four"}).value();
+  const Buffer nine = Buffer::allocate(cpu, u8, {9 * kMiB}, {.label = "nine"}).value();
+  const Buffer five = Buffer::allocate(cpu, u8, {5 * kMiB}, {.label = "five"}).value();
   submit_something(queue, nine);
   const ResidencyReport report = cpu->residency()->report();
   ASSERT_EQ(report.left.size(), 2u);
