@@ -1,7 +1,8 @@
 // What residency costs and what it saves, each figure beside its goal.
 //   CPU: how long the first touch of a large buffer takes after a submit, with and without residency, side by side.
-//   Marks: what a pair of add and remove costs when many come between two submits, and what a commit costs when there
-//   are many members and one of them is new.
+//   Marks and steps: what a pair of add and remove costs when many come between two submits, what a commit costs when
+//   there are many members and one of them is new, and what a pool's reset costs when it has many buffers and few are
+//   used.
 //   METAL: commits, fresh allocations, messages and locks a token of a decode-like loop through a BufferPool, counted
 //   by the double of Metal where this build has it. Those are counts and no times: the double's speed says nothing of a
 //   GPU.
@@ -51,7 +52,7 @@ int met = 0, missed = 0;
 
 // One goal, what was found, and whether that meets it.
 void goal(const std::string& what, const std::string& wanted, const std::string& found, bool reached) {
-  fmt::print("  {:<62} {:<30} {:<24} {}\n", what, wanted, found, reached ? "met" : "MISSED");
+  fmt::print("  {:<70} {:<28} {:<20} {}\n", what, wanted, found, reached ? "met" : "MISSED");
   ++(reached ? met : missed);
 }
 
@@ -113,47 +114,69 @@ void bench_cpu(std::size_t bytes) {
        with * 10 <= without);
 }
 
-// Nanoseconds of one call of `work`, the least of several rounds of `times`.
+// Nanoseconds of one of `times` calls of `work`.
+template <class Work>
+double ns_of(std::size_t times, const Work& work) {
+  const auto start = Clock::now();
+  for (std::size_t i = 0; i < times; ++i) work();
+  return milliseconds_since(start) * 1e6 / static_cast<double>(times);
+}
+
+// The least of many short stretches: a long one would be interrupted on a busy machine.
 template <class Work>
 double least_ns(std::size_t times, const Work& work) {
   double least = 1e300;
-  for (int round = 0; round < 7; ++round) {
-    const auto start = Clock::now();
-    for (std::size_t i = 0; i < times; ++i) work(i);
-    least = std::min(least, milliseconds_since(start) * 1e6 / static_cast<double>(times));
-  }
+  for (int stretch = 0; stretch < 20; ++stretch) least = std::min(least, ns_of(times, work));
   return least;
 }
 
 void bench_marks() {
-  fmt::print("\nMarks: 100,000 pairs of add and remove between two submits, ns a pair, least of 7 rounds\n\n");
-  const auto pairs = [](std::size_t times, std::uint64_t stride) {
+  fmt::print("\nMarks and steps: what they cost where there are few and where there are many, ns\n\n");
+  const auto compare = [](const char* what, double few, double many) {
+    goal(what, "at most twice that of few", fmt::format("{:.0f} and {:.0f} ns", few, many), many <= 2 * few);
+  };
+  for (const std::uint64_t stride : {4096, 0}) {
+    // 100,000 pairs between two submits: the first stretches of them and the last.
     CountingResidency set;
-    const double ns = least_ns(times, [&](std::size_t i) {
-      const Block block{.handle = 1 + i * stride, .bytes = 64};
+    std::uint64_t at = 1;
+    const auto pair = [&] {
+      const Block block{.handle = at, .bytes = 64};
       set.add(block);
       set.remove(block);
-    });
+      at += stride;
+    };
+    const double first = least_ns(500, pair);
+    for (int i = 0; i < 80'000; ++i) pair();
+    compare(stride == 0 ? "an add and remove, of the first and the last of 100,000, one address"
+                        : "an add and remove, of the first and the last of 100,000",
+            first, least_ns(500, pair));
     set.commit().value();
-    return ns;
-  };
+  }
   const auto commit = [](std::uint64_t members) {
     CountingResidency set;
     for (std::uint64_t i = 0; i < members; ++i) set.add({.handle = 1 + i * 4096, .bytes = 64});
     set.commit().value();
-    return least_ns(10'000, [&](std::size_t) {
+    return least_ns(500, [&] {
       const Block block{.handle = std::uint64_t{1} << 60, .bytes = 64};
       set.add(block);
       set.commit().value();
       set.remove(block);
     });
   };
-  const auto compare = [](const char* what, double few, double many) {
-    goal(what, "at most twice that of few", fmt::format("{:.0f} and {:.0f} ns", few, many), many <= 2 * few);
-  };
-  compare("a pair, of 1,000 and of 100,000, each at an address of its own", pairs(1'000, 4096), pairs(100'000, 4096));
-  compare("a pair, of 1,000 and of 100,000, all at the same address", pairs(1'000, 0), pairs(100'000, 0));
   compare("a commit of one block, with 100 and with 100,000 members", commit(100), commit(100'000));
+  const auto reset = [](std::size_t free) {
+    BufferPool pool(cpu::open().value());
+    for (std::size_t i = 0; i < free; ++i) pool.allocate(u8, {64}).value();
+    pool.reset();
+    std::vector<Buffer> step(100);
+    double least = 1e300;
+    for (int round = 0; round < 50; ++round) {
+      for (Buffer& buffer : step) buffer = pool.allocate(u8, {64}).value();
+      least = std::min(least, ns_of(1, [&] { pool.reset(); }));
+    }
+    return least;
+  };
+  compare("a reset of 100 buffers, in a pool of 100 and of 4,000", reset(100), reset(4000));
 }
 
 #ifdef BERTH_METAL_DOUBLE
