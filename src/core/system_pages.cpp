@@ -13,7 +13,7 @@ namespace berth {
 
 void want_huge_pages(void*, std::size_t) noexcept {}
 
-bool populate_pages(void*, std::size_t) noexcept {
+bool populate_pages(void*, std::size_t, bool) noexcept {
   return false;
 }
 
@@ -49,13 +49,13 @@ void want_huge_pages(void* address, std::size_t bytes) noexcept {
   madvise(address, bytes, MADV_HUGEPAGE);
 }
 
-bool populate_pages(void* address, std::size_t bytes) noexcept {
+bool populate_pages(void* address, std::size_t bytes, bool for_writing) noexcept {
 #ifdef MADV_POPULATE_WRITE
-  constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
+  constexpr int kPopulateRead = MADV_POPULATE_READ, kPopulateWrite = MADV_POPULATE_WRITE;
 #else
-  constexpr int kPopulateWrite = 23;  // kernels before 5.14 refuse it
+  constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // kernels before 5.14 refuse them
 #endif
-  return madvise(address, bytes, kPopulateWrite) == 0;
+  return madvise(address, bytes, for_writing ? kPopulateWrite : kPopulateRead) == 0;
 }
 
 bool lock_pages(void* address, std::size_t bytes) noexcept {

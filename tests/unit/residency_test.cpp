@@ -1,5 +1,6 @@
 #include "berth/residency.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <malloc.h>
@@ -16,6 +17,7 @@
 #include <thread>
 
 #include "berth/buffer.h"
+#include "berth/buffer_pool.h"
 #include "devices/cpu/cpu_device.h"
 #include "support.h"
 #include "support/kernel_pages.h"
@@ -173,6 +175,32 @@ TEST(CpuResidency, FaultsMemoryInAndLocksItAtTheSubmit) {
   EXPECT_EQ(resident_pages(buffer), 1024u);
   EXPECT_EQ(cpu->residency()->report().left.size(), 0u) << "this machine locks less than 4 MiB";
   EXPECT_EQ(test::kernel_kib(buffer.as_raw_ptr(), "Locked"), 4096u);
+}
+
+TEST(CpuResidency, FaultsInMemoryThatMayOnlyBeRead) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("weights", test::counting_bytes(2 << 20));
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  void* const pages = mmap(nullptr, 2 << 20, PROT_READ, MAP_PRIVATE, file, 0);
+  close(file);
+  ASSERT_NE(pages, MAP_FAILED);
+  const DevicePtr cpu = resident_cpu();
+  {
+    const Buffer weights = Buffer::import(cpu,
+                                          {.address = reinterpret_cast<std::uint64_t>(pages),
+                                           .bytes = 2 << 20,
+                                           .read_only = true,
+                                           .release = [&] { munmap(pages, 2 << 20); }},
+                                          u8, {2 << 20})
+                               .value();
+    BufferPool pool(cpu);
+    ASSERT_TRUE(pool.register_existing(weights));
+    EXPECT_EQ(test::kernel_kib(pages, "Rss"), 0u);
+    ASSERT_TRUE(cpu->make_queue().value()->submit());
+    EXPECT_EQ(test::kernel_kib(pages, "Rss"), 2048u) << "mapped, not only in the page cache";
+    EXPECT_EQ(test::kernel_kib(pages, "Locked"), 2048u);
+  }
 }
 
 // Lets this thread lock no more than `bytes`, whoever runs it. Both end with it.

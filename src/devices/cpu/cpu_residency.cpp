@@ -21,19 +21,25 @@ struct Pages {
     const std::uintptr_t begin = first / page * page;
     address = reinterpret_cast<void*>(begin);
     bytes = (first + block.bytes + page - 1) / page * page - begin;
+    writable = !block.has(BlockFlags::kReadOnly);
   }
   void* address;
   std::size_t bytes;
+  bool writable;
 };
 
 void fault_in(const Pages& pages) {
-  if (populate_pages(pages.address, pages.bytes)) return;
-  // Older kernels and other systems: a read-modify-write of one byte a page, by all threads. Atomic, because the owner
-  // may be writing.
+  if (populate_pages(pages.address, pages.bytes, pages.writable)) return;
+  // Older kernels and other systems: one byte a page is read, and written back where that is allowed, by all threads.
+  // Atomic, because the owner may be writing.
   static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   static_cast<void>(for_each_piece(pages.bytes, [&](std::size_t offset, std::size_t count) -> Result<void> {
     auto* bytes = static_cast<unsigned char*>(pages.address) + offset;
-    for (std::size_t at = 0; at < count; at += page) __atomic_fetch_or(bytes + at, 0, __ATOMIC_RELAXED);
+    for (std::size_t at = 0; at < count; at += page)
+      if (pages.writable)
+        __atomic_fetch_or(bytes + at, 0, __ATOMIC_RELAXED);
+      else
+        static_cast<void>(__atomic_load_n(bytes + at, __ATOMIC_RELAXED));
     return {};
   }));
 }
