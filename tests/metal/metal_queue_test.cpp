@@ -206,22 +206,26 @@ TEST_F(MetalQueue, BreaksOffWithMetalsWordsWhenWorkFails) {
 }
 
 TEST_F(MetalQueue, FailsWithTheWorkItWaitedForOnTheGpu) {
-  const QueuePtr second = gpu_->make_queue().value();
-  const QueuePtr third = gpu_->make_queue().value();
   const Buffer buffer = make(64);
-  metal_double().set_pace(kMetalHeld);
-  metal_double().fail_execution(1, MTL::CommandBufferErrorPageFault);
-  ASSERT_TRUE(queue_->fill(buffer.window().value(), 1));
-  ASSERT_TRUE(second->wait_for(queue_->submit().value()));
-  ASSERT_TRUE(second->fill(buffer.window().value(), 2));
-  ASSERT_TRUE(third->wait_for(second->submit().value()));
-  Bytes seen(64, std::byte{0x5a});
-  ASSERT_TRUE(third->read(buffer.window().value(), seen));
-  const Timepoint last = third->submit().value();
-  metal_double().set_pace(kMetalLate);
-  EXPECT_TRUE(fails_with(third->wait(last), Code::kDriver));
-  EXPECT_FALSE(is_reached(last));
-  EXPECT_EQ(seen, Bytes(64, std::byte{0x5a}));
+  // Eagerly, any of the three may be the first to run and fail, also before what it waits for is over.
+  for (int round = 0; round < 30; ++round) {
+    const QueuePtr first = gpu_->make_queue().value();
+    const QueuePtr second = gpu_->make_queue().value();
+    const QueuePtr third = gpu_->make_queue().value();
+    metal_double().set_pace(kMetalHeld);
+    metal_double().fail_execution(1, MTL::CommandBufferErrorPageFault);
+    ASSERT_TRUE(first->fill(buffer.window().value(), 1));
+    ASSERT_TRUE(second->wait_for(first->submit().value()));
+    ASSERT_TRUE(second->fill(buffer.window().value(), 2));
+    ASSERT_TRUE(third->wait_for(second->submit().value()));
+    Bytes seen(64, std::byte{0x5a});
+    ASSERT_TRUE(third->read(buffer.window().value(), seen));
+    const Timepoint last = third->submit().value();
+    metal_double().set_pace(round % 2 == 0 ? kMetalLate : kMetalEager);
+    EXPECT_TRUE(fails_with(third->wait(last), Code::kDriver));
+    EXPECT_FALSE(is_reached(last));
+    EXPECT_EQ(seen, Bytes(64, std::byte{0x5a}));
+  }
 }
 
 TEST_F(MetalQueue, TellsOutOfMemoryAndALostDeviceApart) {

@@ -67,6 +67,16 @@ void MetalQueue::Outcome::wait() {
   if (commands) commands->waitUntilCompleted();
 }
 
+void MetalQueue::Outcome::add_dependent(std::weak_ptr<Progress> queue) {
+  const std::lock_guard lock(mutex_);
+  dependents_.push_back(std::move(queue));
+}
+
+std::vector<std::weak_ptr<MetalQueue::Progress>> MetalQueue::Outcome::take_dependents() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(dependents_, {});
+}
+
 bool MetalQueue::Progress::idle() {
   const std::lock_guard lock(mutex);
   return flights.empty();
@@ -85,8 +95,14 @@ void MetalQueue::Progress::break_off(const Error& why) {
 }
 
 void MetalQueue::Progress::settle() {
-  const std::lock_guard lock(mutex);
-  settle_locked();
+  std::vector<std::weak_ptr<Progress>> waiting;
+  {
+    const std::lock_guard lock(mutex);
+    settle_locked();
+    waiting = std::exchange(dependents, {});
+  }
+  for (const auto& queue : waiting)
+    if (const auto alive = queue.lock()) alive->settle();
 }
 
 void MetalQueue::Progress::settle_locked() {
@@ -95,6 +111,7 @@ void MetalQueue::Progress::settle_locked() {
     if (flight.outcome->error()) break_off(*flight.outcome->error());
     deliver(staging, flight.held, !error);
     if (!error) reached.store(flight.value, std::memory_order_release);
+    for (auto& queue : flight.outcome->take_dependents()) dependents.push_back(std::move(queue));
     flights.pop_front();
   }
 }
@@ -427,6 +444,7 @@ Result<void> MetalQueue::do_wait_for(Timepoint moment) {
                                      [&](const Flight& one) { return one.value >= moment.value(); });
     if (flight == other->flights.end()) return {};  // reached in between
     outcome = flight->outcome;
+    outcome->add_dependent(progress_);
   }
   BERTH_TRY_ASSIGN(MTL::CommandBuffer* const into, commands());
   end_encoding();
