@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/program_path.h"
+
 namespace berth::cli {
 namespace {
 
@@ -39,13 +41,14 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
   copies.insert(copies.begin(), "berth");
   for (std::string& argument : copies) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  const std::string program = program_path().string();
   // A child that died must be an error of ask(), not a signal.
   signal(SIGPIPE, SIG_IGN);
   const pid_t pid = fork();
   if (pid == 0) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
-    execv("/proc/self/exe", argv.data());
+    execv(program.c_str(), argv.data());
     _exit(127);
   }
   close(in[0]);

@@ -4,6 +4,9 @@
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#ifdef __APPLE__
+#include <mach/mach.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +17,7 @@
 #include <fstream>
 #include <iostream>
 #include <optional>
+#include <string_view>
 
 #include "berth/device.h"
 #include "core/try.h"
@@ -28,11 +32,19 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// A field of /proc/self/status, in bytes.
-std::uint64_t process_bytes(const char* field) {
+// The most that this process had in memory so far, as the system says.
+std::uint64_t process_peak() {
+#ifdef __APPLE__
+  mach_task_basic_info info{};
+  mach_msg_type_number_t words = MACH_TASK_BASIC_INFO_COUNT;
+  if (task_info(mach_task_self(), MACH_TASK_BASIC_INFO, reinterpret_cast<task_info_t>(&info), &words) == KERN_SUCCESS)
+    return info.resident_size_max;
+#else
+  constexpr std::string_view kField = "VmHWM:";
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
-    if (line.starts_with(field)) return std::strtoull(line.c_str() + std::strlen(field) + 1, nullptr, 10) * 1024;
+    if (line.starts_with(kField)) return std::strtoull(line.c_str() + kField.size(), nullptr, 10) * 1024;
+#endif
   return 0;
 }
 
@@ -199,7 +211,7 @@ class Worker {
   }
 
   Result<Json> finish() {
-    Json answer{{"process_peak", process_bytes("VmHWM:")}};
+    Json answer{{"process_peak", process_peak()}};
     if (task_.role == "record") {
       BERTH_TRY(memory_->replay().plan_recorded());
       double planning_ms = 0;

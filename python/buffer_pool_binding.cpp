@@ -38,6 +38,7 @@ void bind_buffer_pool(nb::module_& module) {
             nb::dict all;
             all["fresh"] = counters.fresh;
             all["reused"] = counters.reused;
+            all["reclaimed"] = counters.reclaimed;
             all["used"] = counters.used;
             all["free"] = counters.free;
             all["registered"] = counters.registered;

@@ -20,10 +20,42 @@ Result<void> zero(const Buffer& buffer) {
 }  // namespace
 
 BufferPool::BufferPool(AllocatorPtr allocator, std::size_t most_used)
-    : allocator_(std::move(allocator)), most_used_(most_used), buckets_(kBuckets) {}
+    : allocator_(std::move(allocator)), most_used_(most_used) {}
 
 BufferPool::~BufferPool() {
   clear();
+}
+
+std::size_t BufferPool::bucket_of(std::size_t rounded, const BufferOptions& options) {
+  const auto same = [&](const BufferOptions& kind) {
+    return kind.usage == options.usage && kind.host == options.host && kind.alignment == options.alignment &&
+           kind.tag == options.tag;
+  };
+  // A program uses a handful of kinds.
+  const auto kind = static_cast<std::size_t>(std::find_if(kinds_.begin(), kinds_.end(), same) - kinds_.begin());
+  if (kind == kinds_.size()) {
+    buckets_.resize((kind + 1) * kSizes);
+    kinds_.push_back(options);
+  }
+  return kind * kSizes + static_cast<std::size_t>(std::countr_zero(rounded));
+}
+
+Result<void> BufferPool::add_fresh(std::size_t bucket, std::size_t rounded, const BufferOptions& options) {
+  // Room for every buffer of the bucket, so that giving back never allocates.
+  Bucket& in = buckets_[bucket];
+  if (in.spare.capacity() <= in.entries) in.spare.reserve(2 * in.entries + 2);
+  if (used_.capacity() <= entries_.size()) used_.reserve(2 * entries_.size() + 16);
+  BufferOptions fresh = options;
+  fresh.zero = true;
+  BERTH_TRY_ASSIGN(Buffer whole, Buffer::allocate(allocator_, DType::kU8, {rounded}, fresh));
+  const auto index = static_cast<std::uint32_t>(entries_.size());
+  by_storage_.emplace(whole.storage_id(), index);
+  entries_.push_back({std::move(whole), bucket, kFree});
+  in.spare.push_back(index);
+  ++in.entries;
+  bytes_ += rounded;
+  ++fresh_;
+  return {};
 }
 
 Result<Buffer> BufferPool::take(DType dtype, const Shape& shape, const BufferOptions& options) {
@@ -37,24 +69,21 @@ Result<Buffer> BufferPool::take(DType dtype, const Shape& shape, const BufferOpt
         "with a larger limit",
         most_used_);
   const std::size_t rounded = std::bit_ceil(std::max<std::size_t>(bytes, 1));
-  const auto bucket = static_cast<unsigned>(std::countr_zero(rounded));
-  std::vector<std::uint32_t>& spare = buckets_[bucket];
-  if (spare.empty()) {
-    // Room for every buffer of the bucket, so that giving back never allocates.
-    const std::size_t count = entries_in_bucket_[bucket] + 1;
-    if (spare.capacity() < count) spare.reserve(2 * count);
-    if (used_.capacity() <= entries_.size()) used_.reserve(2 * entries_.size() + 16);
-    BufferOptions fresh = options;
-    fresh.zero = true;
-    BERTH_TRY_ASSIGN(Buffer whole, Buffer::allocate(allocator_, DType::kU8, {rounded}, fresh));
-    const auto index = static_cast<std::uint32_t>(entries_.size());
-    by_storage_.emplace(whole.storage_id(), index);
-    entries_.push_back({std::move(whole), bucket, kFree});
-    spare.push_back(index);
-    entries_in_bucket_[bucket] = count;
-    bytes_ += rounded;
-    ++fresh_;
-  } else {
+  const std::size_t bucket = bucket_of(rounded, options);
+  std::vector<std::uint32_t>& spare = buckets_[bucket].spare;
+  if (spare.empty() && used_.size() >= look_for_dropped_at_) {
+    reclaim_dropped();
+    look_for_dropped_at_ = std::max(kLookForDropped, 2 * used_.size());
+  }
+  bool reused = !spare.empty();
+  if (!reused)
+    if (auto added = add_fresh(bucket, rounded, options); !added) {
+      if (added.error().code() != Code::kOutOfMemory) return added.error();
+      reclaim_dropped();
+      if (spare.empty()) return added.error();
+      reused = true;
+    }
+  if (reused) {
     if (options.zero) BERTH_TRY(zero(entries_[spare.back()].whole));
     ++reused_;
   }
@@ -94,12 +123,19 @@ void BufferPool::give_back(std::uint32_t index) noexcept {
   entries_[last].used_at = entry.used_at;
   used_.pop_back();
   entry.used_at = kFree;
-  buckets_[entry.bucket].push_back(index);
+  buckets_[entry.bucket].spare.push_back(index);
 }
 
 void BufferPool::reclaim_dropped() noexcept {
-  for (std::size_t at = used_.size(); at-- > 0;)
-    if (entries_[used_[at]].whole.is_unique()) give_back(used_[at]);
+  for (std::size_t at = used_.size(); at-- > 0;) {
+    const Buffer& whole = entries_[used_[at]].whole;
+    if (!whole.is_unique()) continue;
+    // Who dropped it did not say that its work is done, and the next user may be on another queue.
+    const auto window = whole.window();
+    if (!window || !is_reached(Timepoint{window->owner->last_use.load(std::memory_order_acquire)})) continue;
+    give_back(used_[at]);
+    ++reclaimed_;
+  }
 }
 
 Result<void> BufferPool::release(const Buffer& buffer) {
@@ -126,9 +162,10 @@ void BufferPool::clear() noexcept {
   registered_.clear();
   by_storage_.clear();
   used_.clear();
-  for (auto& bucket : buckets_) bucket.clear();
+  buckets_.clear();
+  kinds_.clear();
   entries_.clear();
-  entries_in_bucket_.fill(0);
+  look_for_dropped_at_ = kLookForDropped;
   bytes_ = 0;
 }
 
@@ -148,6 +185,7 @@ BufferPoolCounters BufferPool::counters() const {
   const std::lock_guard lock(mutex_);
   return {.fresh = fresh_,
           .reused = reused_,
+          .reclaimed = reclaimed_,
           .used = used_.size(),
           .free = entries_.size() - used_.size(),
           .registered = registered_.size(),

@@ -10,7 +10,7 @@
 
 #include "core/thread_handoff.h"
 
-#if defined(__SSE2__)
+#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
 #include <emmintrin.h>
 #endif
 
@@ -25,21 +25,37 @@ constexpr std::size_t kPastCaches = std::size_t{32} << 20;
 
 int handed_to_pieces = 0, handed_back = 0;  // only their addresses are used
 
+// Some pieces of the whole, as oneTBB copies them from task to task. A thread that splits a task makes copies that
+// another thread runs, so making one is a handing over as well.
+template <class Body>
+class Pieces {
+ public:
+  Pieces(std::size_t bytes, const Body& body) : bytes_(bytes), body_(&body) { hand_over(&handed_to_pieces); }
+  Pieces(const Pieces& other) : bytes_((take_over(&handed_to_pieces), other.bytes_)), body_(other.body_) {
+    hand_over(&handed_to_pieces);
+  }
+  Pieces& operator=(const Pieces&) = delete;
+
+  void operator()(const tbb::blocked_range<std::size_t>& range) const {
+    take_over(&handed_to_pieces);
+    const std::size_t begin = range.begin() * kPiece;
+    (*body_)(begin, std::min(bytes_, range.end() * kPiece) - begin);
+    hand_over(&handed_back);
+  }
+
+ private:
+  std::size_t bytes_;
+  const Body* body_;
+};
+
 template <class Body>
 void parallel_pieces(std::size_t bytes, const Body& body) {
   const std::size_t pieces = (bytes + kPiece - 1) / kPiece;
-  const auto some = [&](const tbb::blocked_range<std::size_t>& range) {
-    take_over(&handed_to_pieces);
-    const std::size_t begin = range.begin() * kPiece;
-    body(begin, std::min(bytes, range.end() * kPiece) - begin);
-    hand_over(&handed_back);
-  };
-  hand_over(&handed_to_pieces);
-  tbb::parallel_for(tbb::blocked_range<std::size_t>(0, pieces, 4), some);
+  tbb::parallel_for(tbb::blocked_range<std::size_t>(0, pieces, 4), Pieces<Body>(bytes, body));
   take_over(&handed_back);
 }
 
-#if defined(__SSE2__)
+#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
 constexpr std::size_t kLine = 64;
 
 void stream_line(std::byte* to, const std::byte* from) noexcept {
@@ -56,9 +72,10 @@ void stream_line(std::byte* to, const std::byte* from) noexcept {
 
 // A copy past the caches: a line that is written whole need not be read first, which is a third of the traffic. memcpy
 // does the same by itself, but only for sizes above those of a piece. Four pages advance together: the processor
-// fetches ahead within a page, and four such streams keep more of the memory's banks busy than one.
+// fetches ahead within a page, and four such streams keep more of the memory's banks busy than one. The thread sanitizer
+// does not see such writes, so for it memcpy does the work.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-#if defined(__SSE2__)
+#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
   constexpr std::size_t kPage = 4096, kPages = 4;
   const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
   std::memcpy(to, from, head);

@@ -13,20 +13,50 @@ bool residency_allowed() noexcept {
   return setting == nullptr || std::strcmp(setting, "0") != 0;
 }
 
+// --- Marks ---
+
+// Each pending member knows its place in the list, so that one that goes again leaves nothing behind: endless pairs of
+// add and remove between two submits cost a constant each and grow nothing.
+void Residency::list(Member& member) {
+  member.pending_at = pending_.size();
+  pending_.push_back(&member);
+  member.state = State::kPending;
+}
+
+void Residency::unlist(Member& member) noexcept {
+  pending_[member.pending_at] = pending_.back();
+  pending_[member.pending_at]->pending_at = member.pending_at;
+  pending_.pop_back();
+}
+
+// Out of wherever its state has it, for the next state or none.
+void Residency::withdraw(Member& member) noexcept {
+  switch (member.state) {
+    case State::kPending: unlist(member); break;
+    case State::kInPlace: resident_ -= member.block.bytes; break;
+    case State::kRefused: --refused_; break;
+    case State::kOverBudget: --over_budget_; break;
+  }
+}
+
 void Residency::add(const Block& block, int priority) noexcept {
   if (block.bytes == 0) return;
   try {
     const std::lock_guard lock(mutex_);
-    const auto [at, fresh] = members_.try_emplace(block.handle, Member{block, priority, State::kPending, ++clock_});
-    if (!fresh) return;
-    // Forget handles that came and went, so that endless pairs between two submits do not grow the list.
-    if (pending_.size() >= 64 && pending_.size() >= 2 * members_.size())
-      std::erase_if(pending_, [&](std::uint64_t handle) {
-        const auto found = members_.find(handle);
-        return found == members_.end() || found->second.state != State::kPending;
-      });
-    pending_.push_back(block.handle);
+    if (const auto found = members_.find(block.handle); found != members_.end()) {
+      ++found->second.holds;
+      return;
+    }
+    // The list has room before the member is there, so that neither is without the other.
+    if (pending_.size() == pending_.capacity()) pending_.reserve(2 * pending_.size() + 16);
+    Member& member = members_[block.handle];
+    member.block = block;
+    member.priority = priority;
+    member.used = ++clock_;
+    list(member);
+    wanted_ += block.bytes;
     ++added_;
+    marked_ = true;
     dirty_.store(true, std::memory_order_release);
   } catch (const std::bad_alloc&) {
     // Without memory to remember it by, the block is used as it is: residency is advice.
@@ -38,19 +68,33 @@ void Residency::remove(const Block& block) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = members_.find(block.handle);
   if (found == members_.end()) return;
-  if (found->second.state == State::kInPlace) {
-    take(found->second.block);
-    report_.resident_bytes -= found->second.block.bytes;
-  }
+  Member& member = found->second;
+  if (--member.holds > 0) return;
+  room_made_ = room_made_ || member.state == State::kInPlace;
+  withdraw(member);
+  if (member.given) take(member.block);
+  wanted_ -= member.block.bytes;
   members_.erase(found);
   ++removed_;
+  marked_ = true;
   dirty_.store(true, std::memory_order_release);
 }
 
 void Residency::touch(const Block& block) noexcept {
   if (!has_budget_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(mutex_);
-  if (const auto found = members_.find(block.handle); found != members_.end()) found->second.used = ++clock_;
+  const auto found = members_.find(block.handle);
+  if (found == members_.end()) return;
+  found->second.used = ++clock_;
+  if (found->second.state == State::kOverBudget) dirty_.store(true, std::memory_order_release);
+}
+
+void Residency::set_priority(const Block& block, int priority) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = members_.find(block.handle);
+  if (found == members_.end() || found->second.priority == priority) return;
+  found->second.priority = priority;
+  if (budget_ > 0) dirty_.store(true, std::memory_order_release);
 }
 
 void Residency::set_budget(std::size_t bytes, DropCallback before_drop) {
@@ -58,35 +102,30 @@ void Residency::set_budget(std::size_t bytes, DropCallback before_drop) {
   budget_ = bytes;
   before_drop_ = std::move(before_drop);
   has_budget_.store(bytes > 0, std::memory_order_relaxed);
-  // What was left out before may fit now.
-  for (auto& [handle, member] : members_)
-    if (member.state == State::kLeft) {
-      member.state = State::kPending;
-      pending_.push_back(handle);
-    }
   dirty_.store(true, std::memory_order_release);
 }
 
-// The members to give up so that the rest fits the budget.
-std::vector<Residency::Member*> Residency::choose_drops() {
-  std::size_t wanted = 0;
-  std::vector<Member*> candidates;
-  for (auto& [handle, member] : members_) {
-    if (member.state == State::kLeft) continue;
-    wanted += member.block.bytes;
-    candidates.push_back(&member);
-  }
-  std::vector<Member*> drops;
-  if (budget_ == 0 || wanted <= budget_) return drops;
-  std::sort(candidates.begin(), candidates.end(), [](const Member* a, const Member* b) {
-    return a->priority != b->priority ? a->priority < b->priority : a->used < b->used;
+// --- The commit ---
+
+Residency::Choice Residency::choose() {
+  Choice choice;
+  const bool all_fit = budget_ == 0 || wanted_ <= budget_;
+  if (all_fit && over_budget_ == 0) return choice;
+  std::vector<Member*> order;
+  order.reserve(members_.size());
+  for (auto& [handle, member] : members_) order.push_back(&member);
+  std::sort(order.begin(), order.end(), [](const Member* a, const Member* b) {
+    return a->priority != b->priority ? a->priority > b->priority : a->used > b->used;
   });
-  for (Member* member : candidates) {
-    if (wanted <= budget_) break;
-    wanted -= member->block.bytes;
-    drops.push_back(member);
+  std::size_t kept = 0;
+  for (Member* member : order) {
+    const bool fits = all_fit || member->block.bytes <= budget_ - kept;
+    if (fits) kept += member->block.bytes;
+    const bool is_out = member->state == State::kOverBudget;
+    if (fits && is_out) choice.back.push_back(member);
+    if (!fits && !is_out) choice.out.push_back(member);
   }
-  return drops;
+  return choice;
 }
 
 Result<void> Residency::commit() {
@@ -98,66 +137,84 @@ Result<void> Residency::commit() {
   {
     const std::lock_guard lock(mutex_);
     if (before_drop_) {
-      for (const Member* member : choose_drops()) told.push_back(member->block);
-      callback = before_drop_;
+      for (const Member* member : choose().out) told.push_back(member->block);
+      if (!told.empty()) callback = before_drop_;
     }
   }
-  if (!told.empty()) callback(told);
+  if (callback) callback(told);
 
   const std::lock_guard lock(mutex_);
   if (!dirty_.exchange(false, std::memory_order_acq_rel)) return {};
-  std::vector<ResidencyReport::Left> left;
-  for (Member* member : choose_drops()) {
-    if (member->state == State::kInPlace) {
-      take(member->block);
-      report_.resident_bytes -= member->block.bytes;
-    }
-    member->state = State::kLeft;
-    left.push_back({Name::from_id(member->block.label), member->block.bytes, "the residency budget is full"});
+  const Choice choice = choose();
+  pending_.reserve(pending_.size() + choice.back.size() + refused_);
+  for (Member* member : choice.out) {
+    withdraw(*member);
+    if (member->given) take(member->block);
+    member->given = false;
+    member->state = State::kOverBudget;
+    ++over_budget_;
   }
+  for (Member* member : choice.back) {
+    withdraw(*member);
+    list(*member);
+  }
+  // What did not fit before may fit now.
+  if (room_made_ && refused_ > 0)
+    for (auto& [handle, member] : members_)
+      if (member.state == State::kRefused) {
+        withdraw(member);
+        list(member);
+      }
 
-  std::vector<Member*> fresh;
-  for (const std::uint64_t handle : pending_)
-    if (const auto found = members_.find(handle); found != members_.end() && found->second.state == State::kPending)
-      fresh.push_back(&found->second);
+  std::vector<Member*> fresh = pending_;
   std::sort(fresh.begin(), fresh.end(), [](const Member* a, const Member* b) {
     if (a->priority != b->priority) return a->priority > b->priority;
-    return a->block.bytes != b->block.bytes ? a->block.bytes > b->block.bytes : a < b;
+    return a->block.bytes != b->block.bytes ? a->block.bytes > b->block.bytes : a->used < b->used;
   });
-  // A handle that came, went and came again is listed twice.
-  fresh.erase(std::unique(fresh.begin(), fresh.end()), fresh.end());
   std::vector<Block> blocks;
   blocks.reserve(fresh.size());
   for (const Member* member : fresh) blocks.push_back(member->block);
-  auto done = blocks.empty() ? Result<void>() : put(blocks, left);
+  std::vector<Refused> refused;
+  auto done = blocks.empty() ? Result<void>() : put(blocks, refused);
+  if (done)
+    for (Member* member : fresh) member->given = true;
   if (done) done = flush();
   if (!done) {
     dirty_.store(true, std::memory_order_release);
     return done;
   }
   for (Member* member : fresh) {
+    withdraw(*member);
     member->state = State::kInPlace;
-    report_.resident_bytes += member->block.bytes;
+    resident_ += member->block.bytes;
   }
-  pending_.clear();
-  report_.left = std::move(left);
-  ++commits_;
+  for (Refused& one : refused) {
+    Member& member = *fresh[one.index];
+    withdraw(member);
+    member.state = State::kRefused;
+    member.refusal = std::move(one.why);
+    ++refused_;
+  }
+  if (marked_ || !choice.out.empty() || !choice.back.empty()) ++commits_;
+  marked_ = room_made_ = false;
   return {};
 }
 
 void Residency::renew() noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    std::vector<Block> in_place;
-    in_place.reserve(members_.size());
+    std::vector<Block> given;
+    given.reserve(members_.size());
     for (const auto& [handle, member] : members_)
-      if (member.state == State::kInPlace) in_place.push_back(member.block);
-    do_renew(in_place);
+      if (member.given) given.push_back(member.block);
+    do_renew(given);
     ++renewals_;
   } catch (const std::bad_alloc&) {
     // It was only advice.
   }
 }
+
+// --- What it says of itself ---
 
 ResidencyCounters Residency::counters() const {
   const std::lock_guard lock(mutex_);
@@ -166,7 +223,18 @@ ResidencyCounters Residency::counters() const {
 
 ResidencyReport Residency::report() const {
   const std::lock_guard lock(mutex_);
-  return report_;
+  ResidencyReport report{.resident_bytes = resident_, .left = {}};
+  if (refused_ == 0 && over_budget_ == 0) return report;
+  for (const auto& [handle, member] : members_) {
+    const bool over_budget = member.state == State::kOverBudget;
+    if (over_budget || member.state == State::kRefused)
+      report.left.push_back({Name::from_id(member.block.label), member.block.bytes,
+                             over_budget ? "the residency budget is full" : member.refusal});
+  }
+  std::sort(report.left.begin(), report.left.end(), [](const auto& a, const auto& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.label.text() < b.label.text();
+  });
+  return report;
 }
 
 }  // namespace berth

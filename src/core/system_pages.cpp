@@ -4,14 +4,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 namespace berth {
 
 #ifdef __APPLE__
 
 void want_huge_pages(void*, std::size_t) noexcept {}
 
-bool populate_pages(void*, std::size_t) noexcept {
+bool populate_pages(void*, std::size_t, bool) noexcept {
   return false;
+}
+
+bool lock_pages(void* address, std::size_t bytes) noexcept {
+  return mlock(address, bytes) == 0;
 }
 
 bool discard_pages(void* address, std::size_t bytes) noexcept {
@@ -38,13 +44,18 @@ void want_huge_pages(void* address, std::size_t bytes) noexcept {
   madvise(address, bytes, MADV_HUGEPAGE);
 }
 
-bool populate_pages(void* address, std::size_t bytes) noexcept {
+bool populate_pages(void* address, std::size_t bytes, bool for_writing) noexcept {
 #ifdef MADV_POPULATE_WRITE
-  constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
+  constexpr int kPopulateRead = MADV_POPULATE_READ, kPopulateWrite = MADV_POPULATE_WRITE;
 #else
-  constexpr int kPopulateWrite = 23;  // kernels before 5.14 refuse it
+  constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // kernels before 5.14 refuse them
 #endif
-  return madvise(address, bytes, kPopulateWrite) == 0;
+  return madvise(address, bytes, for_writing ? kPopulateWrite : kPopulateRead) == 0;
+}
+
+bool lock_pages(void* address, std::size_t bytes) noexcept {
+  // The pages are in place already, so they need not be walked once more.
+  return mlock2(address, bytes, MLOCK_ONFAULT) == 0 || (errno == ENOSYS && mlock(address, bytes) == 0);
 }
 
 bool discard_pages(void* address, std::size_t bytes) noexcept {

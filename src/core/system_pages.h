@@ -9,9 +9,13 @@ namespace berth {
 // Asks for huge pages: advice, and nothing where the system chooses them itself.
 void want_huge_pages(void* address, std::size_t bytes) noexcept;
 
-// Faults pages in, writable, with one call. False where the system has no such call: then touch them.
+// Faults pages in with one call, for writing too or only for reading. False where the system has no such call: then
+// touch them. Requires: whole pages.
+bool populate_pages(void* address, std::size_t bytes, bool for_writing = true) noexcept;
+
+// Keeps pages that are in memory from being paged out, until munlock. False with errno, past the lock limit for one.
 // Requires: whole pages.
-bool populate_pages(void* address, std::size_t bytes) noexcept;
+bool lock_pages(void* address, std::size_t bytes) noexcept;
 
 // Takes access and memory from a range and keeps the addresses; with access again it holds zeroes. False with errno.
 // Requires: whole pages of an anonymous mapping.

@@ -16,8 +16,7 @@ void take_over(const void* token) noexcept {
 
 // oneTBB's own task objects, whose code is in its headers and so is instrumented. Silenced are reports whose innermost
 // frame is there, or that pass through one of its functions that never calls the work of a task; and what the library
-// itself allocates and frees, whose hand-over between its threads is not seen. clang counts what a task captured as
-// read by the task itself: in host_copy.cpp, where copies below 32 MiB are memcpy's and still looked at.
+// itself allocates and frees, whose hand-over between its threads is not seen.
 // Then WebGPU's library, the software Vulkan below it and ONNX Runtime, which are not instrumented: their locks are not
 // seen, or half seen. Not called_from_lib for the Vulkan driver: the loader unloads it, and that ends a process under
 // the sanitizer.
@@ -30,7 +29,6 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:fold_tree\n"
          "race:check_being_stolen\n"
          "race:new_object<tbb::\n"
-         "race_top:core/host_copy.cpp\n"
          "called_from_lib:libwgpu_native\n"
          "race:libwgpu_native\n"
          "race:libvulkan_lvp\n"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/program_path.h"
 #include "core/try.h"
 
 namespace berth::ort {
@@ -70,7 +71,7 @@ Result<Library> find_and_open(const std::string& preferred) {
   if (auto found = library_in(preferred)) return open(found->string());
   for (const fs::path& environment : python_environments())
     if (auto found = library_in_environment(environment)) return open(found->string());
-  for (const char* name : {"libonnxruntime.so.1", "libonnxruntime.so"})
+  for (const char* name : {"libonnxruntime.so.1", "libonnxruntime.so", "libonnxruntime.dylib"})
     if (Result<Library> opened = open(name)) return opened;
   return unavailable("ONNX Runtime was not found in build/venv, the active Python environment or the system;");
 }
@@ -80,7 +81,7 @@ Result<Library> find_and_open(const std::string& preferred) {
 std::vector<fs::path> python_environments() {
   std::vector<fs::path> found;
   std::error_code ignored;
-  for (const fs::path& start : {fs::read_symlink("/proc/self/exe", ignored), fs::current_path(ignored) / "x"})
+  for (const fs::path& start : {program_path(), fs::current_path(ignored) / "x"})
     for (fs::path folder = start.parent_path(); !folder.empty(); folder = folder.parent_path()) {
       for (const fs::path& candidate : {folder / "venv", folder / "build" / "venv"})
         if (fs::exists(candidate / "pyvenv.cfg", ignored)) found.push_back(candidate);

@@ -8,14 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "berth/fault.h"
-#include "berth/limit.h"
-#include "berth/null.h"
-#include "berth/pool.h"
-#include "berth/stats.h"
-#include "berth/trace.h"
-#include "doubles/lagging_device.h"
-
 namespace berth::conformance {
 namespace {
 
@@ -207,46 +199,4 @@ TEST_P(AllocatorConformance, ServesThreadsThatAllocateAndReleaseForEachOther) {
   EXPECT_EQ(stack.device->counters().live_bytes, stack.live_before);
 }
 
-namespace {
-
-AllocatorPtr cpu() {
-  return device("CPU").value();
-}
-constexpr std::size_t kPlenty = std::size_t{1} << 30;
-// The recording itself is looked at elsewhere.
-Result<AllocatorPtr> traced(AllocatorPtr inner) {
-  auto recorder = trace(std::move(inner), "/dev/null");
-  if (!recorder) return recorder.error();
-  return AllocatorPtr(*recorder);
-}
-Result<AllocatorPtr> pooled_trace() {
-  auto recorder = traced(cpu());
-  if (!recorder) return recorder.error();
-  return AllocatorPtr(pool(*recorder));
-}
-
-BERTH_ALLOCATOR_CONFORMANCE(CpuRoot, [] { return Result<AllocatorPtr>(cpu()); });
-BERTH_ALLOCATOR_CONFORMANCE(LaggingRoot, [] { return Result<AllocatorPtr>(doubles::LaggingDevice::make(false)); });
-BERTH_ALLOCATOR_CONFORMANCE(PoolOnCpu, [] { return Result<AllocatorPtr>(pool(cpu())); });
-BERTH_ALLOCATOR_CONFORMANCE(TinyPoolOnCpu,
-                            [] { return Result<AllocatorPtr>(pool(cpu(), {.max_cached_bytes = 10'000})); });
-BERTH_ALLOCATOR_CONFORMANCE(PoolThatCachesOnlySmallBlocks,
-                            [] { return Result<AllocatorPtr>(pool(cpu(), {.max_block_bytes = 1000})); });
-BERTH_ALLOCATOR_CONFORMANCE(PoolOnDeviceOnlyMemory,
-                            [] { return Result<AllocatorPtr>(pool(doubles::LaggingDevice::make(false))); });
-BERTH_ALLOCATOR_CONFORMANCE(PoolOnPool, [] { return Result<AllocatorPtr>(pool(pool(cpu()))); });
-BERTH_ALLOCATOR_CONFORMANCE(LimitOnCpu, [] { return Result<AllocatorPtr>(limit(cpu(), kPlenty)); });
-BERTH_ALLOCATOR_CONFORMANCE(StatsOnCpu, [] { return Result<AllocatorPtr>(stats(cpu())); });
-BERTH_ALLOCATOR_CONFORMANCE(TraceOnCpu, [] { return traced(cpu()); });
-BERTH_ALLOCATOR_CONFORMANCE(PoolOnTrace, pooled_trace);
-BERTH_ALLOCATOR_CONFORMANCE(FaultOnCpu, [] { return Result<AllocatorPtr>(fault(cpu())); });
-BERTH_ALLOCATOR_CONFORMANCE(
-    NullLikeCpu, [] { return Result<AllocatorPtr>(null(cpu())); }, true, false);
-BERTH_ALLOCATOR_CONFORMANCE(FaultLimitPool, [] { return Result<AllocatorPtr>(fault(limit(pool(cpu()), kPlenty))); });
-BERTH_ALLOCATOR_CONFORMANCE(PoolStatsLimitPool,
-                            [] { return Result<AllocatorPtr>(pool(stats(limit(pool(cpu()), kPlenty)))); });
-BERTH_ALLOCATOR_CONFORMANCE(
-    PoolOnNull, [] { return Result<AllocatorPtr>(pool(null(cpu()))); }, true, false);
-
-}  // namespace
 }  // namespace berth::conformance

@@ -3,6 +3,7 @@
 #include <gtest/gtest-spi.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace berth::conformance {
 
@@ -13,7 +14,7 @@ void Bed::refuse(const Error& error, const char* file, int line) {
 
 std::vector<Check> all_checks() {
   std::vector<Check> checks;
-  for (const std::span<const Check> part : {memory_checks(), queue_checks(), sharing_checks()})
+  for (const std::span<const Check> part : {memory_checks(), queue_checks(), sharing_checks(), pool_checks()})
     checks.insert(checks.end(), part.begin(), part.end());
   return checks;
 }
@@ -32,6 +33,29 @@ void expect_known_entries(const DeviceCase& device) {
   for (const Never& entry : device.never) EXPECT_TRUE(known(entry.check)) << entry.check << " is no check of the suite";
   for (const ExpectedToFail& entry : device.expected_to_fail)
     EXPECT_TRUE(known(entry.check)) << entry.check << " is no check of the suite";
+}
+
+void expect_works_without_residency(const DeviceCase& device) {
+  struct Off {
+    Off() { setenv("BERTH_RESIDENCY", "0", 1); }
+    ~Off() { unsetenv("BERTH_RESIDENCY"); }
+  } const off;
+  auto opened = device.open();
+  if (!opened && opened.error().code() == Code::kDeviceUnavailable) GTEST_SKIP() << opened.error().message();
+  ASSERT_TRUE(opened.has_value()) << opened.error().message();
+  EXPECT_EQ((*opened)->residency(), nullptr);
+  const auto refused = (*opened)->keep_resident();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), Code::kUnsupported);
+  Bed bed(device, *std::move(opened));
+  const auto buffer = patterned(bed, 3000);
+  ASSERT_TRUE(buffer.has_value()) << buffer.error().message();
+  auto queue = bed.device()->make_queue();
+  ASSERT_TRUE(queue.has_value()) << queue.error().message();
+  std::vector<std::byte> seen(3000);
+  ASSERT_TRUE((*queue)->read(buffer->window().value(), seen).has_value());
+  ASSERT_TRUE((*queue)->finish().has_value());
+  EXPECT_EQ(seen, pattern_bytes(3000));
 }
 
 std::vector<std::byte> pattern_bytes(std::size_t bytes, std::size_t first) {

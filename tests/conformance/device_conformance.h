@@ -87,6 +87,7 @@ std::vector<Check> all_checks();
 std::span<const Check> memory_checks();
 std::span<const Check> queue_checks();
 std::span<const Check> sharing_checks();
+std::span<const Check> pool_checks();
 
 struct Param {
   const DeviceCase* device;
@@ -122,11 +123,16 @@ class DeviceConformance : public testing::TestWithParam<Param> {};
   TEST(DeviceConformanceLists, suite##NamesOnlyChecksThatExist) {                                       \
     ::berth::conformance::expect_known_entries(suite##_conformance_case());                             \
   }                                                                                                     \
+  TEST(DeviceConformanceResidency, suite##WorksWithItTurnedOff) {                                       \
+    ::berth::conformance::expect_works_without_residency(suite##_conformance_case());                   \
+  }                                                                                                     \
   INSTANTIATE_TEST_SUITE_P(suite, DeviceConformance,                                                    \
                            testing::ValuesIn(::berth::conformance::params(suite##_conformance_case())), \
                            [](const auto& each) { return std::string(each.param.check.name); })
 
 void expect_known_entries(const DeviceCase& device);
+// Opened with BERTH_RESIDENCY=0 the device keeps no set, and does its work.
+void expect_works_without_residency(const DeviceCase& device);
 
 // --- For checks ---
 // A buffer of u8 that holds pattern(first), pattern(first + 1), ...; first must be 0 on a read-only device.

@@ -56,7 +56,15 @@ BERTH_DEVICE_CONFORMANCE(Disk,
                                        {"RunsAKernel", Code::kUnsupported, "a file computes nothing"},
                                        {"HandsOutItsNativeEncoder", Code::kUnsupported, "a file has no encoder"},
                                        {"CommitsResidencyOnceASubmit", Code::kUnsupported,
-                                        "the page cache decides what of a file is in memory"}},
+                                        "the page cache decides what of a file is in memory"},
+                                       {"PoolHandsOutTheBufferReturnedLast", Code::kReadOnly, kReadOnly},
+                                       {"PoolZeroesFreshMemoryAndReusedOnlyWhenAsked", Code::kReadOnly, kReadOnly},
+                                       {"PoolRefusesWhatWasReturnedOrIsNotItsOwn", Code::kReadOnly, kReadOnly},
+                                       {"PoolGivesBatchesAndTakesAStepBack", Code::kReadOnly, kReadOnly},
+                                       {"PoolKeepsARegisteredBuffer", Code::kReadOnly, kReadOnly},
+                                       {"PoolRefusesToRegisterAnotherDevicesBuffer", Code::kReadOnly, kReadOnly},
+                                       {"PoolKeepsKindsOfMemoryApart", Code::kReadOnly, kReadOnly},
+                                       {"PoolReportsAForgottenReset", Code::kReadOnly, kReadOnly}},
                              .read_only_pattern = true});
 
 // Blocks of a file are windows of the same bytes, and none of them is written.

@@ -1,6 +1,8 @@
 // METAL: on the double, and on a Mac the real one.
 #include <cstring>
 
+#include "berth/pool.h"
+#include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
 #include "devices/metal/metal_device.h"
 #include "metal/metal_kernels.h"
@@ -81,6 +83,37 @@ BERTH_DEVICE_CONFORMANCE(MetalSeparate, DeviceCase{.open = [] { return open({.un
 BERTH_DEVICE_CONFORMANCE(MetalOldSystem, DeviceCase{.open = [] { return open({.residency_sets = 0}); },
                                                     .add_kernel = metal_test::make_add_kernel,
                                                     .foreign = foreign});
+
+// Checks that the double saw no mistake in the test before, which kept the device until its end.
+void check_the_test_before() {
+  metal_double().drain();
+  for (const std::string& text : metal_violations()) ADD_FAILURE() << "an allocator: " << text;
+  EXPECT_STREQ(metal_double().live_report(), "") << "an allocator left objects behind";
+}
+class CheckTheLastTest : public testing::Environment {
+  void TearDown() override { check_the_test_before(); }
+};
+
+Result<AllocatorPtr> root(const MetalDoubleOptions& options) {
+  static const auto* const last = testing::AddGlobalTestEnvironment(new CheckTheLastTest);
+  static_cast<void>(last);
+  check_the_test_before();
+  EXPECT_EQ(metal_double().reset(&options), 1);
+  metal_test::register_kernels();
+  return allocator_of(device("METAL"));
+}
+
+BERTH_ALLOCATOR_CONFORMANCE(MetalRoot, [] { return root({}); });
+BERTH_ALLOCATOR_CONFORMANCE(MetalSeparateRoot, [] { return root({.unified_memory = 0}); });
+BERTH_ALLOCATOR_CONFORMANCE(MetalOldSystemRoot, [] { return root({.residency_sets = 0}); });
+BERTH_ALLOCATOR_CONFORMANCE(PoolOnMetal, [] {
+  auto metal = root({});
+  return metal ? Result<AllocatorPtr>(pool(*metal)) : metal;
+});
+
+#else
+
+BERTH_ALLOCATOR_CONFORMANCE(MetalRoot, [] { return allocator_of(device("METAL")); });
 
 #endif
 

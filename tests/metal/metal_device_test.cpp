@@ -43,13 +43,29 @@ TEST_F(MetalDevice, OpensTheSecondGpu) {
   const DevicePtr first = device("METAL:0").value();
   const DevicePtr second = device("METAL:1").value();
   EXPECT_NE(first->native(), second->native());
-  const Buffer here = Buffer::allocate(first, u8, {100}).value();
-  const Buffer there = Buffer::allocate(second, u8, {100}).value();
-  ASSERT_TRUE(here.copyin(counting_bytes(100)));
-  ASSERT_TRUE(there.copy_from(here));
-  Bytes seen(100);
-  ASSERT_TRUE(there.copyout(seen));
-  EXPECT_EQ(seen, counting_bytes(100));
+}
+
+TEST_F(MetalDevice, CopiesBetweenTwoGpusThroughTheHost) {
+  restart({.devices = 2});
+  register_kernels();
+  const DevicePtr first = device("METAL:0").value();
+  const DevicePtr second = device("METAL:1").value();
+  EXPECT_FALSE(first->reaches(*second));
+  const Bytes bytes = counting_bytes((5 << 20) + 3);
+  for (const HostAccess from : {HostAccess::kPreferred, HostAccess::kNone})
+    for (const HostAccess to : {HostAccess::kPreferred, HostAccess::kNone}) {
+      const Buffer here = Buffer::allocate(first, u8, {bytes.size()}, {.host = from}).value();
+      const Buffer there = Buffer::allocate(second, u8, {bytes.size()}, {.host = to}).value();
+      // Work that is still on its way on the first GPU comes before the copy.
+      const QueuePtr queue = first->make_queue().value();
+      ASSERT_TRUE(queue->fill(here.window().value(), 9));
+      ASSERT_TRUE(queue->write(here.window().value(), bytes));
+      ASSERT_TRUE(queue->submit());
+      ASSERT_TRUE(there.copy_from(here));
+      Bytes seen(bytes.size());
+      ASSERT_TRUE(there.copyout(seen));
+      EXPECT_TRUE(seen == bytes);
+    }
 }
 
 TEST_F(MetalDevice, GivesSharedMemoryThatTheHostReachesAtItsOffset) {
@@ -194,9 +210,7 @@ TEST_F(MetalDevice, RunsAKernelOnAMappedFile) {
 
 TEST_F(MetalDevice, MakesAKernelFromACompiledLibrary) {
   const DevicePtr gpu = device("METAL").value();
-  using namespace std::string_literals;
-  const std::string library = "MTLB...."s + "NAME"s + "\x0d\x00"s + "add_constant\x00"s + "ENDT"s;
-  const std::span code = std::as_bytes(std::span(library));
+  const std::span code = std::as_bytes(std::span(kAddLibrary));
   metal_double().clear_messages();
   EXPECT_TRUE(gpu->make_kernel({.code = code, .entry = "add_constant"}).has_value());
   EXPECT_EQ(metal_double().messages("newLibraryWithData:error:"), 1u);

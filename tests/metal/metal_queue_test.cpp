@@ -114,6 +114,34 @@ TEST_F(MetalQueue, BindsWindowsAtTheirByteOffsets) {
   EXPECT_EQ(words[576], 576u);
 }
 
+TEST_F(MetalQueue, SetsAPipelineOnceForLaunchesThatFollowEachOther) {
+  const Buffer buffer = make(4096);
+  const Kernel add = make_add_kernel(*gpu_).value();
+  const std::uint32_t constant = 1;
+  const auto launch = [&] {
+    return queue_->launch(add,
+                          std::array{KernelArgument{buffer.view(0, 256).value().window().value(), Access::kRead},
+                                     KernelArgument{buffer.view(256, 256).value().window().value(), Access::kWrite}},
+                          {.groups = {1, 1, 1}, .threads = {64, 1, 1}}, std::as_bytes(std::span(&constant, 1)));
+  };
+  metal_double().clear_messages();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(launch());
+  EXPECT_EQ(metal_double().messages("setComputePipelineState:"), 1u);
+  // Another kernel in between, another encoder, and another command buffer each need it again.
+  ASSERT_TRUE(queue_->fill(buffer.view(1025, 2).value().window().value(), 7));
+  ASSERT_TRUE(launch());
+  EXPECT_EQ(metal_double().messages("setComputePipelineState:"), 3u);
+  ASSERT_TRUE(queue_->fill(buffer.view(2048, 64).value().window().value(), 7));
+  ASSERT_TRUE(launch());
+  EXPECT_EQ(metal_double().messages("setComputePipelineState:"), 4u);
+  ASSERT_TRUE(queue_->finish());
+  ASSERT_TRUE(launch());
+  ASSERT_TRUE(queue_->finish());
+  EXPECT_EQ(metal_double().messages("setComputePipelineState:"), 5u);
+  EXPECT_EQ(buffer.as_slice<std::uint8_t>().value()[256], 1);
+  EXPECT_EQ(buffer.as_slice<std::uint8_t>().value()[1026], 7);
+}
+
 TEST_F(MetalQueue, RefusesLaunchesThatMetalWouldStopTheProgramFor) {
   const Kernel add = make_add_kernel(*gpu_).value();
   const Buffer buffer = make(4096);
@@ -178,22 +206,26 @@ TEST_F(MetalQueue, BreaksOffWithMetalsWordsWhenWorkFails) {
 }
 
 TEST_F(MetalQueue, FailsWithTheWorkItWaitedForOnTheGpu) {
-  const QueuePtr second = gpu_->make_queue().value();
-  const QueuePtr third = gpu_->make_queue().value();
   const Buffer buffer = make(64);
-  metal_double().set_pace(kMetalHeld);
-  metal_double().fail_execution(1, MTL::CommandBufferErrorPageFault);
-  ASSERT_TRUE(queue_->fill(buffer.window().value(), 1));
-  ASSERT_TRUE(second->wait_for(queue_->submit().value()));
-  ASSERT_TRUE(second->fill(buffer.window().value(), 2));
-  ASSERT_TRUE(third->wait_for(second->submit().value()));
-  Bytes seen(64, std::byte{0x5a});
-  ASSERT_TRUE(third->read(buffer.window().value(), seen));
-  const Timepoint last = third->submit().value();
-  metal_double().set_pace(kMetalLate);
-  EXPECT_TRUE(fails_with(third->wait(last), Code::kDriver));
-  EXPECT_FALSE(is_reached(last));
-  EXPECT_EQ(seen, Bytes(64, std::byte{0x5a}));
+  // Eagerly, any of the three may be the first to run and fail, also before what it waits for is over.
+  for (int round = 0; round < 30; ++round) {
+    const QueuePtr first = gpu_->make_queue().value();
+    const QueuePtr second = gpu_->make_queue().value();
+    const QueuePtr third = gpu_->make_queue().value();
+    metal_double().set_pace(kMetalHeld);
+    metal_double().fail_execution(1, MTL::CommandBufferErrorPageFault);
+    ASSERT_TRUE(first->fill(buffer.window().value(), 1));
+    ASSERT_TRUE(second->wait_for(first->submit().value()));
+    ASSERT_TRUE(second->fill(buffer.window().value(), 2));
+    ASSERT_TRUE(third->wait_for(second->submit().value()));
+    Bytes seen(64, std::byte{0x5a});
+    ASSERT_TRUE(third->read(buffer.window().value(), seen));
+    const Timepoint last = third->submit().value();
+    metal_double().set_pace(round % 2 == 0 ? kMetalLate : kMetalEager);
+    EXPECT_TRUE(fails_with(third->wait(last), Code::kDriver));
+    EXPECT_FALSE(is_reached(last));
+    EXPECT_EQ(seen, Bytes(64, std::byte{0x5a}));
+  }
 }
 
 TEST_F(MetalQueue, TellsOutOfMemoryAndALostDeviceApart) {

@@ -142,6 +142,22 @@ TEST_F(MetalResidency, GivesUpTheLeastRecentlyUsedWhenTheBudgetIsFull) {
   EXPECT_EQ(metal_double().messages("MTLResidencySet removeAllocation:"), 1u);
 }
 
+TEST_F(MetalResidency, BringsBackWhatTheBudgetLeftOutBeforeWorkUsesIt) {
+  start();
+  gpu_->residency()->set_budget(8192);
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 3; ++i) buffers.push_back(Buffer::allocate(gpu_, u8, {4096}).value());
+  ASSERT_TRUE(queue_->submit());
+  EXPECT_EQ(gpu_->residency()->report().left.size(), 1u);
+  // Each in turn is the one that is out: the double refuses work on memory that is not in place.
+  for (int round = 0; round < 6; ++round) {
+    ASSERT_TRUE(queue_->fill(buffers[static_cast<std::size_t>(round) % 3].window().value(), 5));
+    ASSERT_TRUE(queue_->finish());
+    EXPECT_EQ(gpu_->residency()->report().resident_bytes, 8192u);
+  }
+  EXPECT_LE(metal_double().resident_bytes(), 8192u);
+}
+
 TEST_F(MetalResidency, CommitsAtMostOnceATokenAndAllocatesNothingAfterTheFirst) {
   start();
   BufferPool pool(gpu_);

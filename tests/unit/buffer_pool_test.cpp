@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "devices/cpu/cpu_device.h"
+#include "doubles/lagging_device.h"
 #include "support.h"
 
 namespace berth {
@@ -154,6 +155,64 @@ TEST(BufferPool, TakesBackWhatWasDroppedWithoutBeingReturned) {
   BufferPool pool(cpu, 10);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(pool.allocate(u8, {100}));
   EXPECT_LE(cpu->counters().allocations, 10u);
+}
+
+TEST(BufferPool, TakesBackNothingThatAQueueStillUses) {
+  const auto lagging = doubles::LaggingDevice::make();
+  const auto queue = lagging->lagging_queue();
+  BufferPool pool(lagging, 4);
+  for (int i = 0; i < 4; ++i) {
+    const Buffer buffer = pool.allocate(u8, {100}).value();
+    ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
+  }
+  EXPECT_TRUE(fails_with(pool.allocate(u8, {100}), Code::kOutOfMemory)) << "dropped, and not done with";
+  ASSERT_TRUE(queue->submit());
+  EXPECT_TRUE(fails_with(pool.allocate(u8, {100}), Code::kOutOfMemory));
+  queue->reach_all();
+  EXPECT_TRUE(pool.allocate(u8, {100}));
+  EXPECT_EQ(pool.counters().reclaimed, 4u);
+}
+
+TEST(BufferPool, LooksForDroppedBuffersBeforeItGrowsFar) {
+  const DevicePtr cpu = own_cpu();
+  BufferPool pool(cpu);
+  for (int i = 0; i < 100'000; ++i) ASSERT_TRUE(pool.allocate(u8, {64}));
+  EXPECT_LE(cpu->counters().allocations, 4096u);
+  EXPECT_GT(pool.counters().reclaimed, 90'000u);
+}
+
+TEST(BufferPool, LooksForDroppedBuffersWhenThereIsNoMemory) {
+  const DevicePtr cpu = own_cpu();
+  cpu->set_budget(2048);
+  BufferPool pool(cpu);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(pool.allocate(u8, {1000}));
+  const Buffer one = pool.allocate(u8, {1000}).value();
+  const Buffer two = pool.allocate(u8, {1000}).value();
+  EXPECT_TRUE(fails_with(pool.allocate(u8, {1000}), Code::kOutOfMemory));
+}
+
+TEST(BufferPool, HandsOutNothingOfAnotherKind) {
+  BufferPool pool(own_cpu());
+  const Buffer plain = pool.allocate(u8, {100}).value();
+  ASSERT_TRUE(pool.release(plain));
+  const Buffer aligned = pool.allocate(u8, {100}, {.alignment = 4096}).value();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(aligned.as_raw_ptr()) % 4096, 0u);
+  EXPECT_NE(aligned.storage_id(), plain.storage_id());
+  EXPECT_NE(pool.allocate(u8, {100}, {.usage = Usage::kAll}).value().storage_id(), plain.storage_id());
+  EXPECT_NE(pool.allocate(u8, {100}, {.tag = "step"}).value().storage_id(), plain.storage_id());
+  EXPECT_EQ(pool.allocate(u8, {100}).value().storage_id(), plain.storage_id());
+}
+
+TEST(BufferPool, LeavesAMemberOfTheDeviceInPlaceWhenItIsCleared) {
+  const DevicePtr cpu = own_cpu();
+  ASSERT_TRUE(cpu->keep_resident());
+  const Buffer buffer = Buffer::allocate(cpu, u8, {100}).value();
+  {
+    BufferPool one(cpu), two(cpu);
+    ASSERT_TRUE(one.register_existing(buffer));
+    ASSERT_TRUE(two.register_existing(buffer));
+  }
+  EXPECT_EQ(cpu->residency()->counters().members, 1u);
 }
 
 TEST(BufferPool, LetsItsBuffersOutliveIt) {

@@ -3,9 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
+
+#include "core/thread_handoff.h"
 
 namespace berth {
 namespace {
@@ -66,6 +71,50 @@ TEST(HostCopy, GoesOnPastAPieceThatFailsAndReportsTheFirst) {
   EXPECT_EQ(result.error().code(), Code::kIo);
   EXPECT_EQ(std::count(seen.begin(), seen.end(), std::byte{1}), static_cast<std::ptrdiff_t>(seen.size()));
 }
+
+#ifdef BERTH_THREAD_SANITIZER
+
+// Work that changes bytes of `memory` after a copy used them, with nothing that orders the two. Ends the program, with
+// the sanitizer's code if it noticed.
+[[noreturn]] void race(std::size_t bytes, bool with_source) {
+  std::vector<std::byte> source(bytes), target(bytes);
+  std::atomic<bool> copied{false};
+  std::thread copying([&] {
+    copy_host(target.data(), source.data(), bytes);
+    copied.store(true, std::memory_order_relaxed);
+  });
+  std::thread changing([&] {
+    while (!copied.load(std::memory_order_relaxed)) std::this_thread::yield();
+    (with_source ? source : target)[bytes / 2 + 5] = std::byte{1};
+  });
+  copying.join();
+  changing.join();
+  std::exit(0);
+}
+
+TEST(HostCopyDeathTest, ShowsARaceToTheThreadSanitizerInCopiesOfEverySize) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  for (const std::size_t bytes : {kMiB, 8 * kMiB, 64 * kMiB})
+    for (const bool with_source : {false, true})
+      EXPECT_EXIT(race(bytes, with_source), testing::ExitedWithCode(66), "data race") << bytes << with_source;
+}
+
+TEST(HostCopy, IsNoRaceForWhoWaitsForIt) {
+  // Many at once, so that oneTBB splits and steals: the sanitizer must see every handing over.
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([] {
+      std::vector<std::byte> source(48 * kMiB), target(48 * kMiB);
+      for (int i = 0; i < 5; ++i) {
+        source[static_cast<std::size_t>(i) * 9 * kMiB] = std::byte{1};
+        copy_host(target.data(), source.data(), source.size());
+        EXPECT_EQ(target[static_cast<std::size_t>(i) * 9 * kMiB], std::byte{1});
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+#endif
 
 }  // namespace
 }  // namespace berth

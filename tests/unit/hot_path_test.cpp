@@ -11,10 +11,12 @@
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 namespace {
 thread_local std::size_t news = 0;
+thread_local std::size_t new_bytes = 0;
 }  // namespace
 
 void* operator new(std::size_t bytes) {
   ++news;
+  new_bytes += bytes;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -45,6 +47,19 @@ TEST(HotPath, APoolHitAllocatesNoHeapMemory) {
     cache->release(*block);
   }
   EXPECT_EQ(news, before);
+}
+
+TEST(HotPath, AResidencyCommitCostsWhatChangedAndNotWhatIsThere) {
+  CountingResidency set;
+  for (std::uint64_t i = 1; i <= 100'000; ++i) set.add({.handle = i, .bytes = 1});
+  set.set_budget(std::size_t{1} << 30, [](std::span<const Block>) {});
+  set.commit().value();
+  const std::size_t before = new_bytes;
+  for (std::uint64_t i = 1; i <= 10; ++i) {
+    set.add({.handle = i << 32, .bytes = 1});
+    set.commit().value();
+  }
+  EXPECT_LT(new_bytes - before, 10'000u);
 }
 
 TEST(HotPath, AViewAndARefusedViewAllocateNoHeapMemory) {

@@ -21,19 +21,25 @@ struct Pages {
     const std::uintptr_t begin = first / page * page;
     address = reinterpret_cast<void*>(begin);
     bytes = (first + block.bytes + page - 1) / page * page - begin;
+    writable = !block.has(BlockFlags::kReadOnly);
   }
   void* address;
   std::size_t bytes;
+  bool writable;
 };
 
 void fault_in(const Pages& pages) {
-  if (populate_pages(pages.address, pages.bytes)) return;
-  // Older kernels and other systems: a read-modify-write of one byte a page, by all threads. Atomic, because the owner
-  // may be writing.
+  if (populate_pages(pages.address, pages.bytes, pages.writable)) return;
+  // Older kernels and other systems: one byte a page is read, and written back where that is allowed, by all threads.
+  // Atomic, because the owner may be writing.
   static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   static_cast<void>(for_each_piece(pages.bytes, [&](std::size_t offset, std::size_t count) -> Result<void> {
     auto* bytes = static_cast<unsigned char*>(pages.address) + offset;
-    for (std::size_t at = 0; at < count; at += page) __atomic_fetch_or(bytes + at, 0, __ATOMIC_RELAXED);
+    for (std::size_t at = 0; at < count; at += page)
+      if (pages.writable)
+        __atomic_fetch_or(bytes + at, 0, __ATOMIC_RELAXED);
+      else
+        static_cast<void>(__atomic_load_n(bytes + at, __ATOMIC_RELAXED));
     return {};
   }));
 }
@@ -44,14 +50,12 @@ bool owns_its_pages(const Block& block) noexcept {
 
 }  // namespace
 
-Result<void> CpuResidency::put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) {
-  for (const Block& block : blocks) {
-    const Pages pages(block);
+Result<void> CpuResidency::put(std::span<const Block> blocks, std::vector<Refused>& refused) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Pages pages(blocks[i]);
     fault_in(pages);
-    if (!owns_its_pages(block)) continue;
-    if (mlock(pages.address, pages.bytes) != 0)
-      left.push_back({Name::from_id(block.label), block.bytes,
-                      std::string("in memory but not locked: ") + std::strerror(errno) + " (raise `ulimit -l`)"});
+    if (owns_its_pages(blocks[i]) && !lock_pages(pages.address, pages.bytes))
+      refused.push_back({i, std::string("in memory but not locked: ") + std::strerror(errno) + " (raise `ulimit -l`)"});
   }
   return {};
 }
@@ -62,8 +66,8 @@ void CpuResidency::take(const Block& block) noexcept {
   munlock(pages.address, pages.bytes);
 }
 
-void CpuResidency::do_renew(std::span<const Block> in_place) noexcept {
-  for (const Block& block : in_place) fault_in(Pages(block));
+void CpuResidency::do_renew(std::span<const Block> given) noexcept {
+  for (const Block& block : given) fault_in(Pages(block));
 }
 
 }  // namespace berth::cpu

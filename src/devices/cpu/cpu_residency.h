@@ -9,9 +9,9 @@ namespace berth::cpu {
 
 class CpuResidency final : public Residency {
  protected:
-  Result<void> put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) override;
+  Result<void> put(std::span<const Block> blocks, std::vector<Refused>& refused) override;
   void take(const Block& block) noexcept override;
-  void do_renew(std::span<const Block> in_place) noexcept override;
+  void do_renew(std::span<const Block> given) noexcept override;
 };
 
 }  // namespace berth::cpu

@@ -11,16 +11,16 @@ bool is_managed(const Block& block) noexcept {
 
 }  // namespace
 
-Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) {
+Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<Refused>& refused) {
   const Driver& driver = device_.driver();
   const bool can = driver.cuMemPrefetchAsync != nullptr && driver.cuMemAdvise != nullptr;
   const Location place{kLocationDevice, device_.ordinal()};
   std::optional<ContextScope> scope;
-  for (const Block& block : blocks) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Block& block = blocks[i];
     if (!is_managed(block)) continue;
     if (!can) {
-      left.push_back(
-          {Name::from_id(block.label), block.bytes, "the CUDA driver is older than 12.2 and takes no advice"});
+      refused.push_back({i, "the CUDA driver is older than 12.2 and takes no advice"});
       continue;
     }
     if (!scope) scope.emplace(device_);
@@ -30,8 +30,7 @@ Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<Resid
     if (status == kSuccess)
       status = device_.at_home(
           [&](Stream home) { return driver.cuMemPrefetchAsync(block.handle, block.bytes, place, 0, home); });
-    if (status != kSuccess)
-      left.push_back({Name::from_id(block.label), block.bytes, "the driver says " + driver.words(status)});
+    if (status != kSuccess) refused.push_back({i, "the driver says " + driver.words(status)});
   }
   return {};
 }

@@ -16,7 +16,7 @@ class CudaResidency final : public Residency {
   explicit CudaResidency(CudaDevice& device) : device_(device) {}
 
  protected:
-  Result<void> put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) override;
+  Result<void> put(std::span<const Block> blocks, std::vector<Refused>& refused) override;
   void take(const Block& block) noexcept override;
 
  private:

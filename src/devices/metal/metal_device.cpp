@@ -20,10 +20,6 @@ namespace {
 // Blocks are whole vectors long, so that a read may take the words around a window.
 constexpr std::size_t kLengthMultiple = 16;
 
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 std::size_t page_bytes() noexcept {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return bytes;

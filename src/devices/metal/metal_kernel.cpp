@@ -92,7 +92,6 @@ Result<void> MetalKernelBody::check(std::span<const KernelArgument> arguments, c
 
 void MetalKernelBody::launch(MTL::ComputeCommandEncoder& encoder, std::span<const KernelArgument> arguments,
                              const Grid& grid, std::span<const std::byte> constants) const {
-  encoder.setComputePipelineState(pipeline_.get());
   for (std::size_t i = 0; i < arguments.size(); ++i)
     encoder.setBuffer(buffer_of(arguments[i].window.block), arguments[i].window.offset, i);
   if (!constants.empty()) encoder.setBytes(constants.data(), constants.size(), arguments.size());

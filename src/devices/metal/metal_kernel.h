@@ -22,11 +22,12 @@ class MetalKernelBody final : public KernelBody {
   static Result<Kernel> load(std::shared_ptr<MetalDevice> device, const KernelSource& source);
 
   const MetalDevice& device() const noexcept { return *device_; }
+  const MTL::ComputePipelineState& pipeline() const noexcept { return *pipeline_; }
 
   // InvalidArgument for more than 31 buffers, constants past 4096 bytes or a group larger than the pipeline's.
   Result<void> check(std::span<const KernelArgument> arguments, const Grid& grid,
                      std::span<const std::byte> constants) const;
-  // Requires: check() was passed.
+  // Requires: check() was passed, and the encoder has the pipeline.
   void launch(MTL::ComputeCommandEncoder& encoder, std::span<const KernelArgument> arguments, const Grid& grid,
               std::span<const std::byte> constants) const;
 

@@ -18,8 +18,11 @@ constexpr std::size_t kMostPieces = 8;
 constexpr std::size_t kStagingAlignment = 64;
 constexpr std::size_t kWord = 4;
 
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
+// Runs one of the kernels over bytes, which the encoder has with its arguments.
+void dispatch_over(MTL::ComputeCommandEncoder& encoder, std::size_t bytes) {
+  constexpr std::size_t kBytesAGroup = kBytesAThread * kThreadsAGroup;
+  encoder.dispatchThreadgroups(MTL::Size::Make(round_up(bytes, kBytesAGroup) / kBytesAGroup, 1, 1),
+                               MTL::Size::Make(kThreadsAGroup, 1, 1));
 }
 
 }  // namespace
@@ -64,6 +67,16 @@ void MetalQueue::Outcome::wait() {
   if (commands) commands->waitUntilCompleted();
 }
 
+void MetalQueue::Outcome::add_dependent(std::weak_ptr<Progress> queue) {
+  const std::lock_guard lock(mutex_);
+  dependents_.push_back(std::move(queue));
+}
+
+std::vector<std::weak_ptr<MetalQueue::Progress>> MetalQueue::Outcome::take_dependents() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(dependents_, {});
+}
+
 bool MetalQueue::Progress::idle() {
   const std::lock_guard lock(mutex);
   return flights.empty();
@@ -82,8 +95,14 @@ void MetalQueue::Progress::break_off(const Error& why) {
 }
 
 void MetalQueue::Progress::settle() {
-  const std::lock_guard lock(mutex);
-  settle_locked();
+  std::vector<std::weak_ptr<Progress>> waiting;
+  {
+    const std::lock_guard lock(mutex);
+    settle_locked();
+    waiting = std::exchange(dependents, {});
+  }
+  for (const auto& queue : waiting)
+    if (const auto alive = queue.lock()) alive->settle();
 }
 
 void MetalQueue::Progress::settle_locked() {
@@ -92,6 +111,7 @@ void MetalQueue::Progress::settle_locked() {
     if (flight.outcome->error()) break_off(*flight.outcome->error());
     deliver(staging, flight.held, !error);
     if (!error) reached.store(flight.value, std::memory_order_release);
+    for (auto& queue : flight.outcome->take_dependents()) dependents.push_back(std::move(queue));
     flights.pop_front();
   }
 }
@@ -161,6 +181,7 @@ void MetalQueue::end_encoding() noexcept {
   if (compute_) compute_->endEncoding();
   blit_ = {};
   compute_ = {};
+  pipeline_ = nullptr;
 }
 
 Result<MTL::BlitCommandEncoder*> MetalQueue::blit() {
@@ -174,13 +195,17 @@ Result<MTL::BlitCommandEncoder*> MetalQueue::blit() {
   return blit_.get();
 }
 
-Result<MTL::ComputeCommandEncoder*> MetalQueue::compute() {
+Result<MTL::ComputeCommandEncoder*> MetalQueue::compute(const MTL::ComputePipelineState& pipeline) {
   if (!compute_) {
     BERTH_TRY_ASSIGN(MTL::CommandBuffer* const into, commands());
     end_encoding();
     const AutoreleaseScope scope;
     compute_ = kept(into->computeCommandEncoder());
     if (!compute_) return driver_error(nullptr, "computeCommandEncoder", Code::kDriver, Layer::kQueue);
+  }
+  if (pipeline_ != &pipeline) {
+    compute_->setComputePipelineState(&pipeline);
+    pipeline_ = &pipeline;
   }
   return compute_.get();
 }
@@ -228,15 +253,12 @@ Result<void> MetalQueue::copy_odd_bytes(const MTL::Buffer& from, std::size_t fro
                                         std::size_t to_at, std::size_t bytes) {
   if (bytes == 0) return {};
   BERTH_TRY_ASSIGN(const ByteKernels kernels, metal_.byte_kernels());
-  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute());
+  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute(*kernels.copy));
   const CopyConstants constants{from_at, to_at, bytes};
-  encoder->setComputePipelineState(kernels.copy.get());
   encoder->setBuffer(&from, 0, 0);
   encoder->setBuffer(&to, 0, 1);
   encoder->setBytes(&constants, sizeof constants, 2);
-  encoder->dispatchThreadgroups(
-      MTL::Size::Make(round_up(bytes, kBytesAThread * kThreadsAGroup) / (kBytesAThread * kThreadsAGroup), 1, 1),
-      MTL::Size::Make(kThreadsAGroup, 1, 1));
+  dispatch_over(*encoder, bytes);
   return {};
 }
 
@@ -244,14 +266,11 @@ Result<void> MetalQueue::fill_odd_bytes(const MTL::Buffer& target, std::size_t a
                                         std::uint8_t value) {
   if (bytes == 0) return {};
   BERTH_TRY_ASSIGN(const ByteKernels kernels, metal_.byte_kernels());
-  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute());
+  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute(*kernels.fill));
   const FillConstants constants{at, bytes, value, 0};
-  encoder->setComputePipelineState(kernels.fill.get());
   encoder->setBuffer(&target, 0, 0);
   encoder->setBytes(&constants, sizeof constants, 1);
-  encoder->dispatchThreadgroups(
-      MTL::Size::Make(round_up(bytes, kBytesAThread * kThreadsAGroup) / (kBytesAThread * kThreadsAGroup), 1, 1),
-      MTL::Size::Make(kThreadsAGroup, 1, 1));
+  dispatch_over(*encoder, bytes);
   return {};
 }
 
@@ -392,7 +411,7 @@ Result<void> MetalQueue::do_launch(const Kernel& kernel, std::span<const KernelA
   if (body == nullptr || &body->device() != &metal_)
     return Error(Code::kInvalidArgument, Layer::kQueue, "the kernel was made by another device");
   BERTH_TRY(body->check(arguments, grid, constants));
-  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute());
+  BERTH_TRY_ASSIGN(MTL::ComputeCommandEncoder* const encoder, compute(body->pipeline()));
   body->launch(*encoder, arguments, grid, constants);
   return {};
 }
@@ -425,6 +444,7 @@ Result<void> MetalQueue::do_wait_for(Timepoint moment) {
                                      [&](const Flight& one) { return one.value >= moment.value(); });
     if (flight == other->flights.end()) return {};  // reached in between
     outcome = flight->outcome;
+    outcome->add_dependent(progress_);
   }
   BERTH_TRY_ASSIGN(MTL::CommandBuffer* const into, commands());
   end_encoding();

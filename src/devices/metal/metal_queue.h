@@ -49,6 +49,7 @@ class MetalQueue final : public Queue {
     std::byte* to;
     std::size_t bytes;
   };
+  struct Progress;
   // How the work of a moment ended: well, if its commands and everything it waited for did. A queue that waits on the
   // GPU for one that fails must not seem to have succeeded. Any thread may ask.
   class Outcome {
@@ -59,11 +60,15 @@ class MetalQueue final : public Queue {
     void wait();
     // Requires: is_over().
     const std::optional<Error>& error() const noexcept { return error_; }
+    // The queues that wait for this, to be looked at again when it is over: work of theirs may have failed before it.
+    void add_dependent(std::weak_ptr<Progress> queue);
+    std::vector<std::weak_ptr<Progress>> take_dependents();
 
    private:
     std::mutex mutex_;                    // guards what follows; taken from a moment to those before it, never back
     Owned<MTL::CommandBuffer> commands_;  // null where the host did all of it
     std::vector<std::shared_ptr<Outcome>> waits_;
+    std::vector<std::weak_ptr<Progress>> dependents_;
     bool over_ = false;
     std::optional<Error> error_;
   };
@@ -96,6 +101,7 @@ class MetalQueue final : public Queue {
     std::atomic<std::uint64_t> submitted{0};
     std::mutex mutex;  // guards what follows
     std::deque<Flight> flights;
+    std::vector<std::weak_ptr<Progress>> dependents;  // of flights that are over, still to be looked at
     std::optional<Error> error;
   };
 
@@ -108,7 +114,8 @@ class MetalQueue final : public Queue {
   Result<void> check_whole();
   Result<MTL::CommandBuffer*> commands();
   Result<MTL::BlitCommandEncoder*> blit();
-  Result<MTL::ComputeCommandEncoder*> compute();
+  // An encoder with the pipeline set.
+  Result<MTL::ComputeCommandEncoder*> compute(const MTL::ComputePipelineState& pipeline);
   void end_encoding() noexcept;
   bool can_move_now(const Window& window);
   // Room in staging; `room` says how much of `bytes` fits.
@@ -135,6 +142,7 @@ class MetalQueue final : public Queue {
   Owned<MTL::CommandBuffer> commands_;
   Owned<MTL::BlitCommandEncoder> blit_;  // at most one of the two is there
   Owned<MTL::ComputeCommandEncoder> compute_;
+  const MTL::ComputePipelineState* pipeline_ = nullptr;  // the one that compute_ has, kept by the command buffer
   Held held_;
 };
 

@@ -48,9 +48,9 @@ void MetalResidency::close() noexcept {
   set_ = nullptr;
 }
 
-Result<void> MetalResidency::put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) {
+Result<void> MetalResidency::put(std::span<const Block> blocks, std::vector<Refused>& refused) {
   if (set_ == nullptr) {
-    for (const Block& block : blocks) left.push_back({Name::from_id(block.label), block.bytes, why_not_});
+    for (std::size_t i = 0; i < blocks.size(); ++i) refused.push_back({i, why_not_});
     return {};
   }
   std::vector<const MTL::Allocation*> allocations;
@@ -75,8 +75,8 @@ Result<void> MetalResidency::flush() {
   return {};
 }
 
-void MetalResidency::do_renew(std::span<const Block> in_place) noexcept {
-  if (set_ != nullptr && !in_place.empty()) set_->requestResidency();
+void MetalResidency::do_renew(std::span<const Block> given) noexcept {
+  if (set_ != nullptr && !given.empty()) set_->requestResidency();
 }
 
 }  // namespace berth::metal

@@ -26,10 +26,10 @@ class MetalResidency final : public Residency {
   void close() noexcept;
 
  protected:
-  Result<void> put(std::span<const Block> blocks, std::vector<ResidencyReport::Left>& left) override;
+  Result<void> put(std::span<const Block> blocks, std::vector<Refused>& refused) override;
   void take(const Block& block) noexcept override;
   Result<void> flush() override;
-  void do_renew(std::span<const Block> in_place) noexcept override;
+  void do_renew(std::span<const Block> given) noexcept override;
 
  private:
   MTL::ResidencySet* set_ = nullptr;

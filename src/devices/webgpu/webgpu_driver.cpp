@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/program_path.h"
 #include "devices/webgpu/webgpu_dialect.h"
 
 namespace berth::webgpu {
@@ -54,8 +55,7 @@ fs::path own_file() {
   if (dladdr(reinterpret_cast<const void*>(&own_file), &info) == 0 || info.dli_fname == nullptr) return {};
   std::error_code error;
   fs::path path = fs::canonical(info.dli_fname, error);
-  if (error) path = fs::read_symlink("/proc/self/exe", error);
-  return error ? fs::path{} : path;
+  return error ? program_path() : path;
 }
 
 }  // namespace

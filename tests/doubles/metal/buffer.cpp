@@ -109,8 +109,7 @@ std::uint64_t gpu_address(Object* self, Selector) {
   return reinterpret_cast<std::uint64_t>(body<Buffer>(self).gpu);
 }
 std::uintptr_t allocated_size(Object* self, Selector) {
-  auto& buffer = body<Buffer>(self);
-  return buffer.piece.bytes != 0 ? buffer.piece.bytes : buffer.length;
+  return bytes_of(body<Buffer>(self));
 }
 std::uintptr_t storage_mode(Object* self, Selector) {
   return body<Buffer>(self).storage;
@@ -167,6 +166,10 @@ Buffer::~Buffer() {
     state.bytes -= piece.bytes;
   }
   if (deallocator) deallocator(static_cast<void*>(host), static_cast<std::uintptr_t>(length));
+}
+
+std::size_t bytes_of(const Buffer& buffer) {
+  return buffer.piece.bytes != 0 ? buffer.piece.bytes : buffer.length;
 }
 
 void open(Buffer& buffer) {

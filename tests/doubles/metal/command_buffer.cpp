@@ -105,7 +105,7 @@ void commit(Object* self, Selector selector) {
     commands.status = kCommitted;
     ++state.running;
     commands.place = line->next++;
-    commands.late = std::chrono::system_clock::now() + kPause;
+    commands.late = std::chrono::system_clock::now() + std::chrono::milliseconds(state.options.pause_milliseconds);
     start(line);
     for (const auto& [event, value] : state.awaited) demand_signal(state, event, value);
     state.changed.notify_all();

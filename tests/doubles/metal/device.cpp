@@ -55,9 +55,7 @@ Object* open_device(State& state, int ordinal) {
   }
   auto* device = new Device;
   device->ordinal = ordinal;
-  Object* name = make_string("Metal double " + std::to_string(ordinal));
-  device->name = Held(name);
-  release(name);
+  device->name = held_string("Metal double " + std::to_string(ordinal));
   known = create("MTLDevice", device);
   hold(known);
   return known;

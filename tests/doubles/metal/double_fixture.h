@@ -46,6 +46,14 @@ class MetalDouble : public MetalDoubleTest {
     MetalDoubleTest::TearDown();
   }
 
+  // Work is run when somebody asks for it, and never by itself.
+  void run_only_when_asked() {
+    drop_device();
+    restart({.pause_milliseconds = 0});
+    device_ = MTL::CreateSystemDefaultDevice();
+    queue_ = device_->newCommandQueue();
+  }
+
   // For a test that makes its own.
   void drop_device() {
     queue_->release();

@@ -29,10 +29,6 @@ struct Constant {
   long length;
 };
 
-bool is_constant(const Object* object) {
-  return static_cast<const void*>(object->type) == static_cast<const void*>(&__CFConstantStringClassReference);
-}
-
 const char* characters(Object* string) {
   return is_constant(string) ? reinterpret_cast<Constant*>(string)->text : body<StringBody>(string).text.c_str();
 }
@@ -118,13 +114,6 @@ struct ErrorBody : Body {
   Held info;
   Held text;
 };
-
-Held held_string(std::string text) {
-  Object* string = make_string(std::move(text));
-  Held held(string);
-  release(string);
-  return held;
-}
 
 struct DictionaryBody : Body {
   std::vector<std::pair<Held, Held>> entries;
@@ -328,6 +317,13 @@ void add_foundation_types() {
 
 Object* make_string(std::string text) {
   return create("NSString", new StringBody(std::move(text)));
+}
+
+Held held_string(std::string text) {
+  Object* string = make_string(std::move(text));
+  Held held(string);
+  release(string);
+  return held;
 }
 
 Object* make_error(const char* domain, std::int64_t code, std::string text) {

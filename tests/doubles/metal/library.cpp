@@ -170,9 +170,7 @@ Object* new_function(Object* self, Selector, Object* name) {
   auto* function = new Function;
   function->device = library.device;
   function->text = text;
-  Object* own = make_string(text);
-  function->name = Held(own);
-  release(own);
+  function->name = held_string(text);
   return create("MTLFunction", function);
 }
 

@@ -50,6 +50,8 @@ struct Buffer : Body {
   bool always_resident = false;
 };
 
+// What it takes of memory, in whole pages.
+std::size_t bytes_of(const Buffer& buffer);
 // Requires: the state's mutex.
 void open(Buffer& buffer);
 void close(Buffer& buffer);
@@ -180,9 +182,4 @@ bool await(State& state, Lock& lock, Object* event, std::uint64_t value,
            std::optional<std::chrono::system_clock::time_point> until);
 // Starts the thread of a line, unless it runs already.
 void start(const std::shared_ptr<Line>& line);
-
-// How long committed work waits for somebody to ask for it. Nothing depends on the figure: it only has to end, because
-// a program may wait by other means, such as its own completion handler.
-inline constexpr std::chrono::milliseconds kPause{30};
-
 }  // namespace metal_double

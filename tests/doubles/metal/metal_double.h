@@ -42,6 +42,9 @@ struct MetalDoubleOptions {
   int pace = kMetalLate;
   int abort_on_violation = 0;    // 1: the first violation is printed and ends the process
   unsigned char fresh_byte = 0;  // what new buffers hold; Metal clears them
+  // How long committed work waits for somebody to ask for it; 0: for ever. Nothing depends on the figure: it only has
+  // to end, because a program may wait by other means, such as its own completion handler.
+  unsigned pause_milliseconds = 30;
 };
 
 // A buffer or a block of constants, as a kernel sees it. Null where nothing was bound.

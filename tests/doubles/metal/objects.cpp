@@ -17,10 +17,6 @@ constexpr std::uint64_t owned(std::uint64_t references) {
   return references & (kHeld - 1);
 }
 
-bool is_constant(const Object* object) {
-  return static_cast<const void*>(object->type) == static_cast<const void*>(&__CFConstantStringClassReference);
-}
-
 // Heads are never given back: an address says which object was meant for as long as the process lives.
 Object* new_head() {
   constexpr std::size_t kHeadsInAChunk = 1024;
@@ -122,6 +118,10 @@ void add_pool_type() {
       .on("drain", &pool_drain)
       .on("release", &pool_drain)
       .on("addObject:", &pool_add);
+}
+
+bool is_constant(const Object* object) {
+  return static_cast<const void*>(object->type) == static_cast<const void*>(&__CFConstantStringClassReference);
 }
 
 Object* create(Type* type, Body* body) {

@@ -91,6 +91,8 @@ Type& made_type(const char* name);
 Object* create(Type* type, Body* body);
 Object* create(const char* type_name, Body* body);
 bool is_alive(const Object* object);
+// A string constant of the compiler's, which is not counted.
+bool is_constant(const Object* object);
 // "MTLBuffer #12".
 std::string describe(const Object* object);
 

@@ -19,6 +19,7 @@ Next next_of(const State& state, const Line& line) {
   const auto& first = body<CommandBuffer>(line.order.front().get());
   if (first.place == 0 || state.options.pace == kMetalHeld) return {};
   if (state.options.pace == kMetalEager || line.demanded >= first.place || state.lost) return {true, {}};
+  if (state.options.pause_milliseconds == 0) return {};
   return {std::chrono::system_clock::now() >= first.late, first.late};
 }
 

@@ -1,5 +1,6 @@
 // Command buffers: when they run, in which order messages may come, and what becomes of them.
 #include <atomic>
+#include <utility>
 
 #include "double_fixture.h"
 
@@ -9,19 +10,46 @@ namespace {
 using MetalQueues = MetalDouble;
 
 TEST_F(MetalQueues, RunNothingBeforeSomebodyWaits) {
+  run_only_when_asked();
   MTL::Buffer* one = buffer(64);
-  metal_double().set_pace(kMetalHeld);
   MTL::CommandBuffer* commands =
       blit([&](MTL::BlitCommandEncoder* encoder) { encoder->fillBuffer(one, NS::Range(0, 64), 7); });
+  // Another queue's work, as a clock: in this time the first would have run.
+  MTL::CommandQueue* const first = std::exchange(queue_, device_->newCommandQueue());
+  for (int i = 0; i < 20; ++i) blit_and_wait([](MTL::BlitCommandEncoder*) {});
+  std::exchange(queue_, first)->release();
   EXPECT_EQ(commands->status(), MTL::CommandBufferStatusCommitted);
   EXPECT_EQ(bytes(one)[0], 0);
-  metal_double().set_pace(kMetalLate);
   commands->waitUntilCompleted();
   EXPECT_EQ(commands->status(), MTL::CommandBufferStatusCompleted);
   EXPECT_EQ(commands->error(), nullptr);
   EXPECT_EQ(bytes(one)[0], 7);
   commands->release();
   one->release();
+}
+
+TEST_F(MetalQueues, HoldCommittedWorkBackWhileTheyAreTold) {
+  MTL::Buffer* one = buffer(64);
+  metal_double().set_pace(kMetalHeld);
+  MTL::CommandBuffer* commands =
+      blit([&](MTL::BlitCommandEncoder* encoder) { encoder->fillBuffer(one, NS::Range(0, 64), 7); });
+  // Who keeps asking is waiting, and is held too. The time is for a thread that should not run to do so.
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(commands->status(), MTL::CommandBufferStatusCommitted);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(commands->status(), MTL::CommandBufferStatusCommitted);
+  EXPECT_EQ(bytes(one)[0], 0);
+  metal_double().set_pace(kMetalEager);
+  commands->waitUntilCompleted();
+  EXPECT_EQ(bytes(one)[0], 7);
+  commands->release();
+  one->release();
+}
+
+TEST_F(MetalQueues, RunWhatSomebodyKeepsAskingFor) {
+  run_only_when_asked();
+  MTL::CommandBuffer* commands = blit([](MTL::BlitCommandEncoder*) {});
+  while (commands->status() < MTL::CommandBufferStatusCompleted) std::this_thread::yield();
+  commands->release();
 }
 
 TEST_F(MetalQueues, RunCommittedWorkInTheEndEvenIfNobodyWaits) {
@@ -62,20 +90,19 @@ TEST_F(MetalQueues, RunOnAThreadOfTheirOwnAndInOrder) {
 }
 
 TEST_F(MetalQueues, FollowTheOrderInWhichCommandBuffersWereEnqueued) {
-  MTL::Buffer* one = buffer(64);
+  std::vector<int> order;
   const Pool pool;
   MTL::CommandBuffer* first = queue_->commandBuffer();
   MTL::CommandBuffer* second = queue_->commandBuffer();
+  first->addCompletedHandler([&](MTL::CommandBuffer*) { order.push_back(1); });
+  second->addCompletedHandler([&](MTL::CommandBuffer*) { order.push_back(2); });
   first->enqueue();
-  for (MTL::CommandBuffer* commands : {second, first}) {
-    MTL::BlitCommandEncoder* encoder = commands->blitCommandEncoder();
-    encoder->fillBuffer(one, NS::Range(0, 4), commands == first ? 1 : 2);
-    encoder->endEncoding();
-    commands->commit();
-  }
+  second->commit();
+  first->commit();
+  // Both, so that neither order is over before the other would show.
+  first->waitUntilCompleted();
   second->waitUntilCompleted();
-  EXPECT_EQ(bytes(one)[0], 2) << "the first in line was committed last";
-  one->release();
+  EXPECT_THAT(order, ElementsAre(1, 2)) << "the first in line was committed last";
 }
 
 TEST_F(MetalQueues, NoticeAnEnqueuedCommandBufferThatIsLetGo) {

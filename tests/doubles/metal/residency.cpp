@@ -72,10 +72,6 @@ void clear(Object* self, Selector) {
   removed.swap(body<ResidencySet>(self).members);
 }
 
-std::size_t bytes_of(const Buffer& buffer) {
-  return buffer.piece.bytes != 0 ? buffer.piece.bytes : buffer.length;
-}
-
 // Requires: the state's mutex, both.
 void join(State& state, Buffer& buffer) {
   if (buffer.memberships++ == 0) state.resident_bytes += bytes_of(buffer);

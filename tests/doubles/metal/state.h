@@ -54,6 +54,8 @@ bool told_to_fail(const std::string& type_name, const std::string& selector);
 Object* make_string(std::string text);
 Object* make_error(const char* domain, std::int64_t code, std::string text);
 Object* make_array(const std::vector<Object*>& members);
+// A string that only the double holds.
+Held held_string(std::string text);
 // Violation and "" if it is no string. Null gives "".
 std::string text_of(Object* string);
 // The path of an NSURL.
