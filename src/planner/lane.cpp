@@ -9,6 +9,7 @@
 #include "planner/conflicts.h"
 #include "planner/crew.h"
 #include "planner/ejection.h"
+#include "planner/peaks.h"
 #include "planner/placer.h"
 #include "planner/strategies.h"
 
@@ -109,7 +110,7 @@ class Lane {
 
   void run_large() {
     attempt({named(Strategy::kOnlineBestFit)});
-    if (model_.items.size() > kVeryMany && !model_.has_fixed && !loose_) attempt_in_pieces();
+    if (model_.items.size() > kVeryMany && !model_.has_fixed && !loose_) lower();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
     // Against the clock it is better to improve early; otherwise all rules are heard first.
@@ -121,15 +122,19 @@ class Lane {
     eject(limits_.work);
   }
 
-  // One rule on all threads, where even two rules beside each other take too long.
-  void attempt_in_pieces() {
-    if (done() || stopped()) return;
-    Layout layout = place_in_pieces(model_, order_by_size_and_length(model_), Fit::kFirst, crew_, &limits_.interrupt);
-    result_.work += round_;
-    if (layout.top >= result_.best.top) return;
-    result_.best = std::move(layout);
-    result_.strategy = "size_and_length";
-    report();
+  void lower() {
+    if (done() || stopped() || result_.work >= limits_.work) return;
+    const PeakLimits limits{std::max(limits_.goal, result_.lower_bound), limits_.work - result_.work, round_,
+                            limits_.seed, limits_.interrupt};
+    const std::uint64_t before = result_.work;
+    const auto take = [&](const PeakResult& found) {
+      result_.work = before + found.work;
+      if (found.best.top >= result_.best.top) return;
+      result_.best = found.best;
+      result_.strategy = "lowered_peaks";
+      report();
+    };
+    take(lower_peaks(model_, result_.best, limits, crew_, take));
   }
 
   void eject(std::uint64_t work) {
