@@ -110,8 +110,9 @@ class Lane {
 
   void run_large() {
     attempt({named(Strategy::kOnlineBestFit)});
-    if (model_.items.size() > kVeryMany && !model_.has_fixed && !loose_) lower();
+    if (model_.items.size() > kVeryMany) lower();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
+    if (model_.items.size() <= kVeryMany) lower();
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
     // Against the clock it is better to improve early; otherwise all rules are heard first.
     if (limits_.interrupt.deadline) eject(limits_.work);
@@ -123,7 +124,7 @@ class Lane {
   }
 
   void lower() {
-    if (done() || stopped() || result_.work >= limits_.work) return;
+    if (done() || stopped() || result_.work >= limits_.work || model_.has_fixed || loose_) return;
     const PeakLimits limits{std::max(limits_.goal, result_.lower_bound), limits_.work - result_.work, round_,
                             limits_.seed, limits_.interrupt};
     const std::uint64_t before = result_.work;

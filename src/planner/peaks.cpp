@@ -7,6 +7,7 @@
 #include "planner/bounds.h"
 #include "planner/placer.h"
 #include "planner/random.h"
+#include "planner/strategies.h"
 
 namespace berth::planner {
 namespace {
@@ -23,10 +24,12 @@ struct Window {
   std::vector<std::uint32_t> crossing;  // items that reach into it: they stay where they are
 };
 
-// One way to place a window's items, and what came of it. Larger ones first, where duration counts with a power.
+// One way to place a window's items, and what came of it. The larger an item, the longer it lives and the fuller it is
+// around it, the earlier it is placed.
 struct Trial {
   std::size_t window = 0;
-  double power = 0.5;
+  double power = 0.5;            // with which duration counts
+  double heat = 20;              // with which the highest load of the item's life counts
   std::uint64_t top = kNowhere;  // kNowhere if it was no better
   std::vector<std::uint32_t> order;
   std::vector<std::uint64_t> offsets;  // in that order
@@ -37,6 +40,9 @@ class Peaks {
   Peaks(const Model& model, const PeakLimits& limits) : model_(model), limits_(limits), loads_(section_loads(model)) {
     std::uint64_t total = 0;
     for (const Item& item : model.items) total += static_cast<std::uint64_t>(item.last - item.first);
+    const std::vector<std::uint32_t> fullest = fullest_sections(model, loads_);
+    heat_.reserve(fullest.size());
+    for (const std::uint32_t section : fullest) heat_.push_back(std::log(static_cast<float>(loads_[section])));
     mean_ = static_cast<double>(total) / static_cast<double>(std::max<std::size_t>(1, model.items.size()));
   }
 
@@ -60,8 +66,9 @@ class Peaks {
     keys.reserve(window.inside.size());
     for (const std::uint32_t item : window.inside) {
       const Item& it = model_.items[item];
-      keys.emplace_back(
-          -static_cast<double>(it.height) * std::pow(static_cast<double>(it.last - it.first), trial.power), item);
+      const auto length = static_cast<double>(it.last - it.first);
+      const double size = std::log(static_cast<double>(it.height)) + trial.power * std::log(length);
+      keys.emplace_back(-size - trial.heat * static_cast<double>(heat_[item]), item);
     }
     std::sort(keys.begin(), keys.end());
     Placer placer(model_);
@@ -137,7 +144,8 @@ class Peaks {
   const Model& model_;
   const PeakLimits& limits_;
   const std::vector<std::uint64_t> loads_;
-  double mean_ = 1;  // duration of an item in sections
+  std::vector<float> heat_;  // of each item: logarithm of the highest load of its life
+  double mean_ = 1;          // duration of an item in sections
 };
 
 }  // namespace
@@ -161,7 +169,10 @@ PeakResult lower_peaks(const Model& model, Layout start, const PeakLimits& limit
       for (std::size_t i = 0; i == 0 || i * windows.size() < kFewTasks; ++i) {
         Trial trial;
         trial.window = w;
-        if (round > 0 || i > 0) trial.power = 0.2 + 0.6 * random.unit();
+        if (round > 0 || i > 0) {
+          trial.power = 0.3 + 0.4 * random.unit();
+          trial.heat = 10 + 50 * random.unit();
+        }
         trials.push_back(std::move(trial));
         result.work += 1 + static_cast<std::uint64_t>(static_cast<double>(limits.round) *
                                                       static_cast<double>(windows[w].inside.size()) /

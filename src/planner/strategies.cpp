@@ -90,14 +90,19 @@ std::vector<std::uint32_t> order_by_start(const Model& model) {
   return sorted_by(model, [](const Item& it) { return it.start; });
 }
 
-std::vector<std::uint32_t> order_by_breadth(const Model& model) {
-  const std::vector<std::uint64_t> loads = section_loads(model);
+std::vector<std::uint32_t> fullest_sections(const Model& model, const std::vector<std::uint64_t>& loads) {
   const FullestSection fullest(loads);
   std::vector<std::uint32_t> section(model.items.size());
   for (std::size_t i = 0; i < section.size(); ++i) {
     section[i] =
         fullest.of(static_cast<std::size_t>(model.items[i].first), static_cast<std::size_t>(model.items[i].last));
   }
+  return section;
+}
+
+std::vector<std::uint32_t> order_by_breadth(const Model& model) {
+  const std::vector<std::uint64_t> loads = section_loads(model);
+  const std::vector<std::uint32_t> section = fullest_sections(model, loads);
   std::vector<std::uint32_t> order = all_items(model);
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::tuple(~loads[section[a]], section[a], ~model.items[a].height) <
