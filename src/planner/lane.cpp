@@ -141,7 +141,7 @@ class Lane {
   void eject(std::uint64_t work) {
     if (done() || stopped() || result_.work >= limits_.work || loose_wins_) return;
     const EjectionLimits limits{std::max(limits_.goal, result_.lower_bound),
-                                std::min(work, limits_.work - result_.work), limits_.seed + campaigns_++,
+                                std::min(work, limits_.work - result_.work), limits_.seed + ejections_++,
                                 limits_.interrupt};
     const std::uint64_t before = result_.work;
     const auto take = [&](const EjectionResult& found) {
@@ -208,7 +208,7 @@ class Lane {
                           limits_.minimise,
                           std::min(work, limits_.work - result_.work),
                           std::max(1u, limits_.threads - (side_by_side_ ? 1 : 0)),
-                          limits_.seed + campaigns_++,
+                          limits_.seed,
                           limits_.interrupt,
                           hint};
     const Layout start = searchable_best();
@@ -222,7 +222,7 @@ class Lane {
         loose_wins_ = false;
       }
     };
-    take(run_campaign(model_, start, result_.lower_bound, limits, [&](const CampaignResult& found) {
+    take(run_campaign(model_, start, result_.lower_bound, limits, memory_, [&](const CampaignResult& found) {
       take(found);
       report();
     }));
@@ -236,7 +236,8 @@ class Lane {
   LaneResult result_;
   std::uint64_t load_ = 0;  // the bound before any search
   std::uint64_t round_ = 0;
-  std::uint64_t campaigns_ = 0;
+  std::uint64_t ejections_ = 0;
+  CampaignMemory memory_;
   bool loose_wins_ = false;
   bool side_by_side_ = false;  // the search shares its threads with another
 };
