@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::uint64_t kBatch = 8;
 constexpr std::size_t kGuides = 4;
-constexpr std::size_t kProvable = 100;  // items; below, the search may well finish
+constexpr std::uint64_t kStraight = 256;  // restarts that aim at nothing but the goal
+constexpr std::size_t kProvable = 100;    // items; below, the search may well finish
 constexpr std::uint64_t kUndecided = std::numeric_limits<std::uint64_t>::max();
 
 struct Rules {
@@ -125,7 +126,9 @@ class Campaign {
     const Unit high =
         result.best.top == kNowhere ? goal : std::max(goal, static_cast<Unit>(scale_.up(result.best.top) - 1));
     constexpr std::uint64_t kRules = std::size(kPortfolio);
-    const bool guided = limits_.minimise && index >= kRules && index % 8 != 0 && !memory_.guides.empty();
+    // Where only the goal counts it is mostly met at once; only if not, most of the restarts climb down to it.
+    const bool climbing = limits_.minimise ? index >= kRules : index >= kStraight && index % 4 != 0;
+    const bool guided = climbing && index % 8 != 0 && !memory_.guides.empty();
     const Rules& rules = kPortfolio[index % kRules];
     SearchStyle& style = restart.style;
     style.section = !guided                ? rules.section
@@ -140,7 +143,7 @@ class Campaign {
     // Aim low first: a hit saves many small steps. Every other guided restart stays near what guides it, or looks for
     // another layout of the same size to be guided by.
     restart.capacity = goal;
-    if (limits_.minimise && index >= kRules) {
+    if (climbing) {
       const double part = guided && random.below(2) == 0 ? 0.0 : random.unit();
       restart.capacity =
           std::max(goal, static_cast<Unit>(high - static_cast<Unit>(part * static_cast<double>(high - goal))));
