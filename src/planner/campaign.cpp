@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t kBatch = 8;
 constexpr std::size_t kGuides = 4;
+constexpr std::uint64_t kPatience = 200;  // guided restarts for which a line may stand still
 constexpr std::uint64_t kStraight = 256;  // restarts that aim at nothing but the goal
 constexpr std::size_t kProvable = 100;    // items; below, the search may well finish
 constexpr std::uint64_t kUndecided = std::numeric_limits<std::uint64_t>::max();
@@ -55,12 +56,16 @@ class Campaign {
 
   CampaignResult run(const Layout& start, std::uint64_t lower_bound, const CampaignProgress& progress) {
     CampaignResult result{start, lower_bound, 0, {}};
-    if (start.top != kNowhere && (memory_.guides.empty() || start.top < memory_.guides.back().top)) remember(start);
+    if (start.top < memory_.least_top) {
+      if (memory_.guides.empty()) memory_.first = start;
+      remember(start);
+    }
     while (!reached(result) && result.work < limits_.work) {
       if (limits_.interrupt.out_of_time()) break;
       const std::uint64_t before_top = result.best.top, before_bound = result.lower_bound;
       run_batch(memory_.restarts, result);
       memory_.restarts += kBatch;
+      leave_a_line_that_stands_still();
       if (progress && (result.best.top != before_top || result.lower_bound != before_bound)) progress(result);
     }
     return result;
@@ -94,10 +99,28 @@ class Campaign {
   // that end is near it gets half of the work, elsewhere a small part.
   std::uint64_t proof_share() const noexcept { return scaled_.free.size() <= kProvable ? 1 : 16; }
 
+  // Takes a layout into the present line of guides.
   void remember(const Layout& layout) {
     memory_.guides.push_back(layout);
     if (memory_.guides.size() > kGuides) memory_.guides.erase(memory_.guides.begin());
+    if (layout.top < memory_.line_top) memory_.lowered = memory_.work;
+    memory_.line_top = std::min(memory_.line_top, layout.top);
+    memory_.least_top = std::min(memory_.least_top, layout.top);
   }
+
+  // Guided restarts go down quickly or, in some lines, hardly at all. A line that has stood still for as long as it
+  // went down is left for a new one, which chance leads elsewhere.
+  void leave_a_line_that_stands_still() {
+    if (memory_.guides.empty() || memory_.work < memory_.lowered + kPatience * guided_limit()) {
+      return;
+    }
+    memory_.guides.clear();
+    memory_.line_top = kNowhere;
+    remember(memory_.first);
+    memory_.lowered = memory_.work;
+  }
+
+  std::uint64_t guided_limit() const noexcept { return std::max<std::uint64_t>(600, 6 * scaled_.free.size()); }
 
   // The offsets of a remembered layout, now and then upside down: what was built from below is dense at the bottom and
   // loose at the top, so building it again from its top makes the loose end dense. A few items, chosen at random, are
@@ -123,8 +146,8 @@ class Campaign {
     Random random(limits_.seed, index);
     const auto count = static_cast<std::uint64_t>(scaled_.free.size());
     const Unit goal = std::max(floor(result), units(limits_.goal));
-    const Unit high =
-        result.best.top == kNowhere ? goal : std::max(goal, static_cast<Unit>(scale_.up(result.best.top) - 1));
+    const std::uint64_t top = memory_.line_top;
+    const Unit high = top == kNowhere ? goal : std::max(goal, static_cast<Unit>(scale_.up(top) - 1));
     constexpr std::uint64_t kRules = std::size(kPortfolio);
     // Where only the goal counts it is mostly met at once; only if not, most of the restarts climb down to it.
     const bool climbing = limits_.minimise ? index >= kRules : index >= kStraight && index % 4 != 0;
@@ -138,8 +161,7 @@ class Campaign {
     style.mirrored = random.below(2) == 1;
     style.noise = index < kRules ? (limits_.seed == 0 ? 0.0 : 0.02) : 0.4 * random.unit();
     style.seed = random.next();
-    style.node_limit =
-        guided ? std::max<std::uint64_t>(600, 3 * count) : std::max<std::uint64_t>(400, count + count / 2);
+    style.node_limit = guided ? guided_limit() : std::max<std::uint64_t>(400, count + count / 2);
     // Aim low first: a hit saves many small steps. Every other guided restart stays near what guides it, or looks for
     // another layout of the same size to be guided by.
     restart.capacity = goal;
@@ -221,7 +243,7 @@ class Campaign {
       if (model_.items[i].fixed != kNowhere) layout.offsets[i] = model_.items[i].fixed;
     }
     layout.top = top_of(model_, layout.offsets);
-    if (layout.top <= result.best.top) remember(layout);
+    if (layout.top <= memory_.line_top) remember(layout);
     if (layout.top >= result.best.top) return;
     result.best = std::move(layout);
     result.strategy = restart.name;

@@ -18,11 +18,15 @@ namespace berth::planner {
 
 // What a campaign leaves to the next one on the same model, so that several are as good as one long one.
 struct CampaignMemory {
-  std::vector<Layout> guides;    // layouts that later restarts stay near to, the latest last
-  std::uint64_t restarts = 0;    // so far
-  std::uint64_t work = 0;        // so far
-  std::uint64_t proof = 1000;    // nodes that the next long restart may take
-  std::uint64_t impossible = 0;  // units: no packing has this capacity
+  std::vector<Layout> guides;          // layouts that later restarts stay near to, the latest last: a line of descent
+  Layout first;                        // where a line begins
+  std::uint64_t line_top = kNowhere;   // the lowest top of this line
+  std::uint64_t least_top = kNowhere;  // of any line, and of what a campaign was given
+  std::uint64_t lowered = 0;           // work when this line last got lower
+  std::uint64_t restarts = 0;          // so far
+  std::uint64_t work = 0;              // so far
+  std::uint64_t proof = 1000;          // nodes that the next long restart may take
+  std::uint64_t impossible = 0;        // units: no packing has this capacity
 };
 
 // What a campaign is to reach, and when to give up.

@@ -10,6 +10,7 @@
 #include "../bench/plan_instances.h"
 #include "berth/plan.h"
 #include "planner/bounds.h"
+#include "planner/campaign.h"
 #include "planner/conflicts.h"
 #include "planner/ejection.h"
 #include "planner/peaks.h"
@@ -166,6 +167,30 @@ TEST(PlanSearch, EjectionImprovesALayoutTheSameOnAnyNumberOfThreads) {
     EXPECT_EQ(one.best.offsets, other.best.offsets) << threads << " threads";
     EXPECT_EQ(one.work, other.work);
   }
+}
+
+TEST(PlanSearch, ACampaignGoesOnWhereTheLastOneEnded) {
+  const PlanProblem problem = random_problem(150, 47, 60);
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  const std::uint64_t bound = planner::load_bound(models[0]);
+  planner::CampaignLimits limits;
+  limits.goal = bound;
+  limits.work = 20'000;
+  planner::CampaignMemory memory;
+  planner::Layout best = planner::online_best_fit(models[0]);
+  std::uint64_t spent = 0, restarts = 0;
+  for (int turn = 0; turn < 3 && best.top > bound; ++turn) {
+    const planner::CampaignResult found = planner::run_campaign(models[0], best, bound, limits, memory, {});
+    EXPECT_GT(memory.restarts, restarts) << "turn " << turn;
+    EXPECT_LE(found.best.top, best.top);
+    EXPECT_EQ(memory.least_top, found.best.top);
+    spent += found.work;
+    EXPECT_EQ(memory.work, spent);
+    restarts = memory.restarts;
+    best = found.best;
+  }
+  EXPECT_GT(spent, 0u);
+  EXPECT_LT(best.top, planner::online_best_fit(models[0]).top);
 }
 
 TEST(PlanSearch, LowersThePeaksOfALayoutTheSameOnAnyNumberOfThreads) {
