@@ -194,14 +194,14 @@ TEST(PlanSearch, ACampaignGoesOnWhereTheLastOneEnded) {
 }
 
 TEST(PlanSearch, LowersThePeaksOfALayoutTheSameOnAnyNumberOfThreads) {
-  const PlanProblem problem = bench::exponential_problem(3000, 9);
+  const PlanProblem problem = bench::exponential_problem(12'000, 9);
   const std::vector<planner::Model> models = planner::build_models(problem, true).value();
   const planner::Layout start = planner::online_best_fit(models[0]);
   const auto run = [&](unsigned threads) {
     planner::Crew crew(threads);
     planner::PeakLimits limits;
     limits.goal = planner::load_bound(models[0]);
-    limits.work = 20'000;
+    limits.work = 5000;
     limits.round = 1000;
     std::uint64_t last = start.top;
     return planner::lower_peaks(models[0], start, limits, crew, [&](const planner::PeakResult& now) {
