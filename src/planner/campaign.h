@@ -16,6 +16,19 @@
 
 namespace berth::planner {
 
+// What a campaign leaves to the next one on the same model, so that several are as good as one long one.
+struct CampaignMemory {
+  std::vector<Layout> guides;          // layouts that later restarts stay near to, the latest last: a line of descent
+  Layout first;                        // where a line begins
+  std::uint64_t line_top = kNowhere;   // the lowest top of this line
+  std::uint64_t least_top = kNowhere;  // of any line, and of what a campaign was given
+  std::uint64_t lowered = 0;           // work when this line last got lower
+  std::uint64_t restarts = 0;          // so far
+  std::uint64_t work = 0;              // so far
+  std::uint64_t proof = 1000;          // nodes that the next long restart may take
+  std::uint64_t impossible = 0;        // units: no packing has this capacity
+};
+
 // What a campaign is to reach, and when to give up.
 struct CampaignLimits {
   std::uint64_t goal = 0;  // stop at a layout whose top is at or below this
@@ -38,7 +51,8 @@ struct CampaignResult {
 using CampaignProgress = std::function<void(const CampaignResult&)>;
 
 // Improves `start` towards `limits.goal` for a model over a plain space. `lower_bound` must hold for the model.
+// Goes on from what `memory` tells of earlier ones.
 CampaignResult run_campaign(const Model& model, const Layout& start, std::uint64_t lower_bound,
-                            const CampaignLimits& limits, const CampaignProgress& progress);
+                            const CampaignLimits& limits, CampaignMemory& memory, const CampaignProgress& progress);
 
 }  // namespace berth::planner

@@ -9,6 +9,7 @@
 #include "planner/conflicts.h"
 #include "planner/crew.h"
 #include "planner/ejection.h"
+#include "planner/peaks.h"
 #include "planner/placer.h"
 #include "planner/strategies.h"
 
@@ -109,8 +110,9 @@ class Lane {
 
   void run_large() {
     attempt({named(Strategy::kOnlineBestFit)});
-    if (model_.items.size() > kVeryMany && !model_.has_fixed && !loose_) attempt_in_pieces();
+    if (model_.items.size() > kVeryMany) lower();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
+    if (model_.items.size() <= kVeryMany) lower();
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
     // Against the clock it is better to improve early; otherwise all rules are heard first.
     if (limits_.interrupt.deadline) eject(limits_.work);
@@ -121,21 +123,25 @@ class Lane {
     eject(limits_.work);
   }
 
-  // One rule on all threads, where even two rules beside each other take too long.
-  void attempt_in_pieces() {
-    if (done() || stopped()) return;
-    Layout layout = place_in_pieces(model_, order_by_size_and_length(model_), Fit::kFirst, crew_, &limits_.interrupt);
-    result_.work += round_;
-    if (layout.top >= result_.best.top) return;
-    result_.best = std::move(layout);
-    result_.strategy = "size_and_length";
-    report();
+  void lower() {
+    if (done() || stopped() || result_.work >= limits_.work || model_.has_fixed || loose_) return;
+    const PeakLimits limits{std::max(limits_.goal, result_.lower_bound), limits_.work - result_.work, round_,
+                            limits_.seed, limits_.interrupt};
+    const std::uint64_t before = result_.work;
+    const auto take = [&](const PeakResult& found) {
+      result_.work = before + found.work;
+      if (found.best.top >= result_.best.top) return;
+      result_.best = found.best;
+      result_.strategy = "lowered_peaks";
+      report();
+    };
+    take(lower_peaks(model_, result_.best, limits, crew_, take));
   }
 
   void eject(std::uint64_t work) {
     if (done() || stopped() || result_.work >= limits_.work || loose_wins_) return;
     const EjectionLimits limits{std::max(limits_.goal, result_.lower_bound),
-                                std::min(work, limits_.work - result_.work), limits_.seed + campaigns_++,
+                                std::min(work, limits_.work - result_.work), limits_.seed + ejections_++,
                                 limits_.interrupt};
     const std::uint64_t before = result_.work;
     const auto take = [&](const EjectionResult& found) {
@@ -202,7 +208,7 @@ class Lane {
                           limits_.minimise,
                           std::min(work, limits_.work - result_.work),
                           std::max(1u, limits_.threads - (side_by_side_ ? 1 : 0)),
-                          limits_.seed + campaigns_++,
+                          limits_.seed,
                           limits_.interrupt,
                           hint};
     const Layout start = searchable_best();
@@ -216,7 +222,7 @@ class Lane {
         loose_wins_ = false;
       }
     };
-    take(run_campaign(model_, start, result_.lower_bound, limits, [&](const CampaignResult& found) {
+    take(run_campaign(model_, start, result_.lower_bound, limits, memory_, [&](const CampaignResult& found) {
       take(found);
       report();
     }));
@@ -230,7 +236,8 @@ class Lane {
   LaneResult result_;
   std::uint64_t load_ = 0;  // the bound before any search
   std::uint64_t round_ = 0;
-  std::uint64_t campaigns_ = 0;
+  std::uint64_t ejections_ = 0;
+  CampaignMemory memory_;
   bool loose_wins_ = false;
   bool side_by_side_ = false;  // the search shares its threads with another
 };

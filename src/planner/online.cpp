@@ -65,27 +65,36 @@ class FreeList {
 }  // namespace
 
 Layout online_best_fit(const Model& model) {
+  // What is alive together stands together here, whatever the order of the items in the model: of many items only a few
+  // are then far from the cache.
+  struct Life {
+    std::uint64_t height, offset;
+    std::int32_t first;
+    std::uint32_t next;  // another that ends in the same section
+  };
   const std::vector<std::uint32_t> starting = order_by_start(model);
-  // Items by the section in which they end, as linked lists.
-  std::vector<std::uint32_t> ending(static_cast<std::size_t>(model.sections) + 1, kNoItem),
-      next(model.items.size(), kNoItem);
-  for (std::uint32_t i = 0; i < model.items.size(); ++i) {
-    auto& head = ending[static_cast<std::size_t>(model.items[i].last)];
-    next[i] = std::exchange(head, i);
+  std::vector<Life> lives;
+  lives.reserve(starting.size());
+  std::vector<std::uint32_t> ending(static_cast<std::size_t>(model.sections) + 1, kNoItem);  // the first of each list
+  for (const std::uint32_t item : starting) {
+    const Item& it = model.items[item];
+    auto& head = ending[static_cast<std::size_t>(it.last)];
+    const auto index = static_cast<std::uint32_t>(lives.size());
+    lives.push_back({it.height, kNowhere, it.first, std::exchange(head, index)});
+  }
+  FreeList free;
+  std::size_t section = 0;
+  for (Life& life : lives) {
+    for (; section <= static_cast<std::size_t>(life.first); ++section) {
+      for (std::uint32_t gone = ending[section]; gone != kNoItem; gone = lives[gone].next) {
+        free.give(lives[gone].offset, lives[gone].height);
+      }
+    }
+    life.offset = free.take(life.height);
   }
   Layout layout;
   layout.offsets.assign(model.items.size(), kNowhere);
-  FreeList free;
-  std::size_t section = 0;
-  for (const std::uint32_t item : starting) {
-    const Item& it = model.items[item];
-    for (; section <= static_cast<std::size_t>(it.first); ++section) {
-      for (std::uint32_t gone = ending[section]; gone != kNoItem; gone = next[gone]) {
-        free.give(layout.offsets[gone], model.items[gone].height);
-      }
-    }
-    layout.offsets[item] = free.take(it.height);
-  }
+  for (std::size_t i = 0; i < lives.size(); ++i) layout.offsets[starting[i]] = lives[i].offset;
   layout.top = top_of(model, layout.offsets);
   return layout;
 }

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "planner/crew.h"
 #include "planner/interrupt.h"
 #include "planner/model.h"
 
@@ -62,11 +61,5 @@ class Placer {
 // Gives up when interrupted, with a top of kNowhere.
 Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, Fit fit,
                       const Interrupt* interrupt = nullptr);
-
-// The same rule for very many items: time is cut into pieces where little is alive, what crosses a cut is placed first,
-// and then the pieces have nothing to do with each other. The layout does not depend on the size of the crew. For a
-// plain space without fixed items.
-Layout place_in_pieces(const Model& model, std::span<const std::uint32_t> order, Fit fit, Crew& crew,
-                       const Interrupt* interrupt = nullptr);
 
 }  // namespace berth::planner

@@ -51,7 +51,7 @@ struct SearchStyle {
   SectionRule section = SectionRule::kLowest;
   ValueRule value = ValueRule::kTallest;
   bool mirrored = false;  // ties go to the later section instead of the earlier
-  double noise = 0;       // of the value order, relative
+  double noise = 0;       // of the value order, relative; a guide is taken as it is
   std::uint64_t seed = 0;
   std::uint64_t node_limit = 0;
 };

@@ -94,13 +94,9 @@ void Search<Unit>::list_candidates(const Component& where, std::int32_t section,
       case ValueRule::kGuided: key = static_cast<double>(guide_[item]); break;
       case ValueRule::kShortest: key = height; break;
     }
-    if (style_.noise > 0) {
+    if (style_.noise > 0 && !guided) {
       const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
-      if (guided) {
-        key += (unit - 0.5) * style_.noise * static_cast<double>(capacity_);
-      } else {
-        key *= 1.0 + style_.noise * (unit - 0.5);
-      }
+      key *= 1.0 + style_.noise * (unit - 0.5);
     }
     insert(key, item);
   }

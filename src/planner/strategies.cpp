@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "planner/bounds.h"
 #include "planner/placer.h"
@@ -28,11 +29,17 @@ std::vector<std::uint32_t> all_items(const Model& model) {
   return order;
 }
 
+// Items by ascending key, equal ones by index. Keys are made once: looking them up from within the sort would miss the
+// cache at every comparison when there are many items.
 template <class Key>
 std::vector<std::uint32_t> sorted_by(const Model& model, Key key) {
-  std::vector<std::uint32_t> order = all_items(model);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return key(model.items[a]) < key(model.items[b]); });
+  std::vector<std::pair<decltype(key(model.items[0])), std::uint32_t>> keyed;
+  keyed.reserve(model.items.size());
+  for (std::uint32_t i = 0; i < model.items.size(); ++i) keyed.emplace_back(key(model.items[i]), i);
+  std::sort(keyed.begin(), keyed.end());
+  std::vector<std::uint32_t> order;
+  order.reserve(keyed.size());
+  for (const auto& entry : keyed) order.push_back(entry.second);
   return order;
 }
 
@@ -90,14 +97,19 @@ std::vector<std::uint32_t> order_by_start(const Model& model) {
   return sorted_by(model, [](const Item& it) { return it.start; });
 }
 
-std::vector<std::uint32_t> order_by_breadth(const Model& model) {
-  const std::vector<std::uint64_t> loads = section_loads(model);
+std::vector<std::uint32_t> fullest_sections(const Model& model, const std::vector<std::uint64_t>& loads) {
   const FullestSection fullest(loads);
   std::vector<std::uint32_t> section(model.items.size());
   for (std::size_t i = 0; i < section.size(); ++i) {
     section[i] =
         fullest.of(static_cast<std::size_t>(model.items[i].first), static_cast<std::size_t>(model.items[i].last));
   }
+  return section;
+}
+
+std::vector<std::uint32_t> order_by_breadth(const Model& model) {
+  const std::vector<std::uint64_t> loads = section_loads(model);
+  const std::vector<std::uint32_t> section = fullest_sections(model, loads);
   std::vector<std::uint32_t> order = all_items(model);
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::tuple(~loads[section[a]], section[a], ~model.items[a].height) <

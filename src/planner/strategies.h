@@ -44,6 +44,10 @@ std::vector<std::uint32_t> order_by_breadth(const Model& model);   // those of t
 std::vector<std::uint32_t> order_by_heat(const Model& model, double depth);
 std::vector<std::uint32_t> order_by_size_and_length(const Model& model);  // size times the square root of duration
 
+// Of each item: the section of its life in which the live load, as section_loads() gives it, is highest; the first of
+// equals. O(n log sections).
+std::vector<std::uint32_t> fullest_sections(const Model& model, const std::vector<std::uint64_t>& loads);
+
 // How many pairs of items share a section, counted by hull: what a round of any greedy rule costs. O(n + sections).
 std::uint64_t overlapping_pairs(const Model& model);
 

@@ -10,8 +10,10 @@
 #include "../bench/plan_instances.h"
 #include "berth/plan.h"
 #include "planner/bounds.h"
+#include "planner/campaign.h"
 #include "planner/conflicts.h"
 #include "planner/ejection.h"
+#include "planner/peaks.h"
 #include "planner/placer.h"
 #include "planner/strategies.h"
 #include "support/plan_problems.h"
@@ -167,25 +169,85 @@ TEST(PlanSearch, EjectionImprovesALayoutTheSameOnAnyNumberOfThreads) {
   }
 }
 
-TEST(PlanSearch, PlacesInPiecesTheSameOnAnyNumberOfThreads) {
-  const PlanProblem problem = bench::exponential_problem(3000, 9);
+TEST(PlanSearch, ACampaignGoesOnWhereTheLastOneEnded) {
+  const PlanProblem problem = random_problem(150, 47, 60);
   const std::vector<planner::Model> models = planner::build_models(problem, true).value();
-  const std::vector<std::uint32_t> order = planner::order_by_size_and_length(models[0]);
+  const std::uint64_t bound = planner::load_bound(models[0]);
+  planner::CampaignLimits limits;
+  limits.goal = bound;
+  limits.work = 20'000;
+  planner::CampaignMemory memory;
+  planner::Layout best = planner::online_best_fit(models[0]);
+  std::uint64_t spent = 0, restarts = 0;
+  for (int turn = 0; turn < 3 && best.top > bound; ++turn) {
+    const planner::CampaignResult found = planner::run_campaign(models[0], best, bound, limits, memory, {});
+    EXPECT_GT(memory.restarts, restarts) << "turn " << turn;
+    EXPECT_LE(found.best.top, best.top);
+    EXPECT_EQ(memory.least_top, found.best.top);
+    spent += found.work;
+    EXPECT_EQ(memory.work, spent);
+    restarts = memory.restarts;
+    best = found.best;
+  }
+  EXPECT_GT(spent, 0u);
+  EXPECT_LT(best.top, planner::online_best_fit(models[0]).top);
+}
+
+TEST(PlanSearch, LowersThePeaksOfALayoutTheSameOnAnyNumberOfThreads) {
+  const PlanProblem problem = bench::exponential_problem(12'000, 9);
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  const planner::Layout start = planner::online_best_fit(models[0]);
   const auto run = [&](unsigned threads) {
     planner::Crew crew(threads);
-    return planner::place_in_pieces(models[0], order, planner::Fit::kFirst, crew);
+    planner::PeakLimits limits;
+    limits.goal = planner::load_bound(models[0]);
+    limits.work = 5000;
+    limits.round = 1000;
+    std::uint64_t last = start.top;
+    return planner::lower_peaks(models[0], start, limits, crew, [&](const planner::PeakResult& now) {
+      EXPECT_LT(now.best.top, last);
+      last = now.best.top;
+    });
   };
-  const planner::Layout one = run(1);
-  EXPECT_EQ(one.top, planner::top_of(models[0], one.offsets));
+  const planner::PeakResult one = run(1);
+  EXPECT_LT(one.best.top, start.top);
+  EXPECT_GE(one.work, 1000u);
+  EXPECT_EQ(one.best.top, planner::top_of(models[0], one.best.offsets));
   for (std::size_t a = 0; a < problem.lifetimes.size(); ++a) {
     for (std::size_t b = 0; b < a; ++b) {
       const Lifetime &x = problem.lifetimes[a], &y = problem.lifetimes[b];
       if (x.first >= y.last || y.first >= x.last) continue;
-      const std::uint64_t p = one.offsets[a], q = one.offsets[b];
+      const std::uint64_t p = one.best.offsets[a], q = one.best.offsets[b];
       ASSERT_TRUE(p + x.bytes <= q || q + y.bytes <= p) << a << " and " << b;
     }
   }
-  EXPECT_EQ(one.offsets, run(3).offsets);
+  const planner::PeakResult three = run(3);
+  EXPECT_EQ(one.best.offsets, three.best.offsets);
+  EXPECT_EQ(one.work, three.work);
+}
+
+TEST(PlanSearch, LeavesWhatLivesFarFromThePeaksWhereItIs) {
+  // One node at a time for a long while, each well above the ground, and then a crowd.
+  constexpr std::size_t kQuiet = 4000;
+  PlanProblem problem = bench::exponential_problem(500, 9);
+  for (Lifetime& life : problem.lifetimes) {
+    life.first += 50'000;
+    life.last += 50'000;
+  }
+  for (std::size_t i = 0; i < kQuiet; ++i) {
+    const auto level = static_cast<std::int64_t>(i);
+    problem.lifetimes.push_back({.bytes = 64, .first = level, .last = level + 1});
+  }
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  planner::Layout start = planner::online_best_fit(models[0]);
+  for (std::size_t i = 0; i < kQuiet; ++i) start.offsets[500 + i] = 6400;
+  planner::Crew crew(1);
+  planner::PeakLimits limits;
+  limits.goal = planner::load_bound(models[0]);
+  limits.work = 1000;
+  const planner::PeakResult found = planner::lower_peaks(models[0], start, limits, crew);
+  EXPECT_LT(found.best.top, start.top);
+  for (std::size_t i = 0; i < kQuiet / 2; ++i) ASSERT_EQ(found.best.offsets[500 + i], 6400u) << i;
 }
 
 // What a search over conflicts makes of a problem's greedy layout, in turns of `turn` units.
