@@ -72,8 +72,8 @@ void stream_line(std::byte* to, const std::byte* from) noexcept {
 
 // A copy past the caches: a line that is written whole need not be read first, which is a third of the traffic. memcpy
 // does the same by itself, but only for sizes above those of a piece. Four pages advance together: the processor
-// fetches ahead within a page, and four such streams keep more of the memory's banks busy than one. The thread sanitizer
-// does not see such writes, so for it memcpy does the work.
+// fetches ahead within a page, and four such streams keep more of the memory's banks busy than one. The thread
+// sanitizer does not see such writes, so for it memcpy does the work.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
 #if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
   constexpr std::size_t kPage = 4096, kPages = 4;
