@@ -1,10 +1,10 @@
 // Files made to harm, one of each kind for each parser: a header's length that is a lie, tensors that overlap or leave
 // the file, names that come twice, shapes that overflow, text that is not UTF-8, nesting without end, a file cut
 // anywhere, the other byte order, unknown types. Each is refused with the place in the file.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <regex>
 #include <string>
 
 #include "formats/gguf.h"
@@ -41,7 +41,7 @@ void expect_refused(const Parser& parse, const std::string& bytes, const std::st
   EXPECT_TRUE(parsed.error().code() == Code::kInvalidData || parsed.error().code() == Code::kUnsupported);
   const std::string message = parsed.error().message();
   EXPECT_NE(message.find(words), std::string::npos) << message;
-  EXPECT_TRUE(std::regex_search(message, std::regex(R"((at byte |bytes at |bytes \[)\d+)"))) << message;
+  EXPECT_THAT(message, ::testing::ContainsRegex(R"((at byte |bytes at |bytes \[)[0-9]+)"));
 }
 
 void expect_refused_when_cut(const Parser& parse, const std::string& whole) {
