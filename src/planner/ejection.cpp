@@ -159,9 +159,9 @@ class Ejector {
 
 }  // namespace
 
-EjectionResult improve_by_ejection(const Model& model, Layout start, const EjectionLimits& limits, Crew& crew,
-                                   const std::function<void(const EjectionResult&)>& progress) {
-  EjectionResult result{std::move(start), 0};
+Improvement improve_by_ejection(const Model& model, Layout start, const ImprovementLimits& limits, Crew& crew,
+                                const ImprovementProgress& progress) {
+  Improvement result{std::move(start), 0};
   const TimeIndex index(model);
   const std::uint64_t unit = scale_of(model).unit;
   std::vector<std::unique_ptr<Ejector>> ejectors(crew.size());

@@ -4,30 +4,14 @@
 // out any more, the plan is under the lid.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-
 #include "planner/crew.h"
-#include "planner/interrupt.h"
-#include "planner/model.h"
+#include "planner/improvement.h"
 
 namespace berth::planner {
 
-struct EjectionLimits {
-  std::uint64_t goal = 0;  // stop at a top at or below this
-  std::uint64_t work = 0;
-  std::uint64_t seed = 0;
-  Interrupt interrupt;
-};
-
-struct EjectionResult {
-  Layout best;  // no higher than what it started from
-  std::uint64_t work = 0;
-};
-
 // Improves a complete layout of a model over a plain space. The result depends on the seed and the work limit, not on
 // the size of the crew. Memory O(n) for each thread.
-EjectionResult improve_by_ejection(const Model& model, Layout start, const EjectionLimits& limits, Crew& crew,
-                                   const std::function<void(const EjectionResult&)>& progress);
+Improvement improve_by_ejection(const Model& model, Layout start, const ImprovementLimits& limits, Crew& crew,
+                                const ImprovementProgress& progress);
 
 }  // namespace berth::planner

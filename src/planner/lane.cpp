@@ -124,34 +124,29 @@ class Lane {
   }
 
   void lower() {
-    if (done() || stopped() || result_.work >= limits_.work || model_.has_fixed || loose_) return;
-    const PeakLimits limits{std::max(limits_.goal, result_.lower_bound), limits_.work - result_.work, round_,
-                            limits_.seed, limits_.interrupt};
-    const std::uint64_t before = result_.work;
-    const auto take = [&](const PeakResult& found) {
-      result_.work = before + found.work;
-      if (found.best.top >= result_.best.top) return;
-      result_.best = found.best;
-      result_.strategy = "lowered_peaks";
-      report();
-    };
-    take(lower_peaks(model_, result_.best, limits, crew_, take));
+    if (model_.has_fixed || loose_) return;
+    improve(lower_peaks, "lowered_peaks", limits_.work, limits_.seed);
   }
 
   void eject(std::uint64_t work) {
-    if (done() || stopped() || result_.work >= limits_.work || loose_wins_) return;
-    const EjectionLimits limits{std::max(limits_.goal, result_.lower_bound),
-                                std::min(work, limits_.work - result_.work), limits_.seed + ejections_++,
-                                limits_.interrupt};
+    if (loose_wins_) return;
+    improve(improve_by_ejection, "ejection", work, limits_.seed + ejections_++);
+  }
+
+  using Improve = Improvement (*)(const Model&, Layout, const ImprovementLimits&, Crew&, const ImprovementProgress&);
+  void improve(Improve method, std::string_view name, std::uint64_t work, std::uint64_t seed) {
+    if (done() || stopped() || result_.work >= limits_.work) return;
     const std::uint64_t before = result_.work;
-    const auto take = [&](const EjectionResult& found) {
+    const ImprovementLimits limits{std::max(limits_.goal, result_.lower_bound), std::min(work, limits_.work - before),
+                                   round_, seed, limits_.interrupt};
+    const auto take = [&](const Improvement& found) {
       result_.work = before + found.work;
       if (found.best.top >= result_.best.top) return;
       result_.best = found.best;
-      result_.strategy = "ejection";
+      result_.strategy = name;
       report();
     };
-    take(improve_by_ejection(model_, result_.best, limits, crew_, take));
+    take(method(model_, result_.best, limits, crew_, take));
   }
 
   bool done() const {

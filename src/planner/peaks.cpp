@@ -37,7 +37,8 @@ struct Trial {
 
 class Peaks {
  public:
-  Peaks(const Model& model, const PeakLimits& limits) : model_(model), limits_(limits), loads_(section_loads(model)) {
+  Peaks(const Model& model, const ImprovementLimits& limits)
+      : model_(model), limits_(limits), loads_(section_loads(model)) {
     std::uint64_t total = 0;
     for (const Item& item : model.items) total += static_cast<std::uint64_t>(item.last - item.first);
     const std::vector<std::uint32_t> fullest = fullest_sections(model, loads_);
@@ -142,7 +143,7 @@ class Peaks {
   }
 
   const Model& model_;
-  const PeakLimits& limits_;
+  const ImprovementLimits& limits_;
   const std::vector<std::uint64_t> loads_;
   std::vector<float> heat_;  // of each item: logarithm of the highest load of its life
   double mean_ = 1;          // duration of an item in sections
@@ -150,9 +151,9 @@ class Peaks {
 
 }  // namespace
 
-PeakResult lower_peaks(const Model& model, Layout start, const PeakLimits& limits, Crew& crew,
-                       const std::function<void(const PeakResult&)>& progress) {
-  PeakResult result{std::move(start), 0};
+Improvement lower_peaks(const Model& model, Layout start, const ImprovementLimits& limits, Crew& crew,
+                        const ImprovementProgress& progress) {
+  Improvement result{std::move(start), 0};
   const Peaks peaks(model, limits);
   double share = 0.5;  // of what is above the goal, the part that the round leaves alone
   int idle = 0;

@@ -143,16 +143,16 @@ TEST(PlanSearch, EjectionImprovesALayoutTheSameOnAnyNumberOfThreads) {
   const planner::Layout start = planner::online_best_fit(models[0]);
   const auto run = [&](unsigned threads) {
     planner::Crew crew(threads);
-    planner::EjectionLimits limits;
+    planner::ImprovementLimits limits;
     limits.work = 20'000;
     limits.goal = planner::load_bound(models[0]);
     std::uint64_t last = start.top;
-    return planner::improve_by_ejection(models[0], start, limits, crew, [&](const planner::EjectionResult& now) {
+    return planner::improve_by_ejection(models[0], start, limits, crew, [&](const planner::Improvement& now) {
       EXPECT_LT(now.best.top, last);
       last = now.best.top;
     });
   };
-  const planner::EjectionResult one = run(1);
+  const planner::Improvement one = run(1);
   EXPECT_LT(one.best.top, start.top);
   for (std::size_t a = 0; a < 300; ++a) {
     for (std::size_t b = 0; b < a; ++b) {
@@ -163,7 +163,7 @@ TEST(PlanSearch, EjectionImprovesALayoutTheSameOnAnyNumberOfThreads) {
     }
   }
   for (const unsigned threads : {2u, 4u}) {
-    const planner::EjectionResult other = run(threads);
+    const planner::Improvement other = run(threads);
     EXPECT_EQ(one.best.offsets, other.best.offsets) << threads << " threads";
     EXPECT_EQ(one.work, other.work);
   }
@@ -199,17 +199,17 @@ TEST(PlanSearch, LowersThePeaksOfALayoutTheSameOnAnyNumberOfThreads) {
   const planner::Layout start = planner::online_best_fit(models[0]);
   const auto run = [&](unsigned threads) {
     planner::Crew crew(threads);
-    planner::PeakLimits limits;
+    planner::ImprovementLimits limits;
     limits.goal = planner::load_bound(models[0]);
     limits.work = 5000;
     limits.round = 1000;
     std::uint64_t last = start.top;
-    return planner::lower_peaks(models[0], start, limits, crew, [&](const planner::PeakResult& now) {
+    return planner::lower_peaks(models[0], start, limits, crew, [&](const planner::Improvement& now) {
       EXPECT_LT(now.best.top, last);
       last = now.best.top;
     });
   };
-  const planner::PeakResult one = run(1);
+  const planner::Improvement one = run(1);
   EXPECT_LT(one.best.top, start.top);
   EXPECT_GE(one.work, 1000u);
   EXPECT_EQ(one.best.top, planner::top_of(models[0], one.best.offsets));
@@ -221,7 +221,7 @@ TEST(PlanSearch, LowersThePeaksOfALayoutTheSameOnAnyNumberOfThreads) {
       ASSERT_TRUE(p + x.bytes <= q || q + y.bytes <= p) << a << " and " << b;
     }
   }
-  const planner::PeakResult three = run(3);
+  const planner::Improvement three = run(3);
   EXPECT_EQ(one.best.offsets, three.best.offsets);
   EXPECT_EQ(one.work, three.work);
 }
@@ -242,10 +242,10 @@ TEST(PlanSearch, LeavesWhatLivesFarFromThePeaksWhereItIs) {
   planner::Layout start = planner::online_best_fit(models[0]);
   for (std::size_t i = 0; i < kQuiet; ++i) start.offsets[500 + i] = 6400;
   planner::Crew crew(1);
-  planner::PeakLimits limits;
+  planner::ImprovementLimits limits;
   limits.goal = planner::load_bound(models[0]);
   limits.work = 1000;
-  const planner::PeakResult found = planner::lower_peaks(models[0], start, limits, crew);
+  const planner::Improvement found = planner::lower_peaks(models[0], start, limits, crew);
   EXPECT_LT(found.best.top, start.top);
   for (std::size_t i = 0; i < kQuiet / 2; ++i) ASSERT_EQ(found.best.offsets[500 + i], 6400u) << i;
 }
