@@ -81,8 +81,6 @@ Result<std::unique_ptr<Queue>> FarDevice::create_queue() {
 class StagedWeights : public ::testing::Test {
  protected:
   StagedWeights() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "berth-staged-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
     const DevicePtr cpu = device("CPU").value();
     for (const std::size_t count : {std::size_t{3}, std::size_t{6'000'000}, std::size_t{100}, std::size_t{9'000'001}}) {
       Buffer buffer = Buffer::allocate(cpu, u32, {count}).value();
@@ -99,9 +97,9 @@ class StagedWeights : public ::testing::Test {
     far_ = far.get();
     device_ = share_device(std::move(far));
   }
-  ~StagedWeights() override { std::filesystem::remove_all(folder_); }
 
-  std::filesystem::path folder_;
+  const test::TemporaryFolder own_;
+  const std::filesystem::path folder_ = own_.path();
   std::vector<std::string> names_;
   std::vector<Buffer> buffers_;
   WeightFile file_;

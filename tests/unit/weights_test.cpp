@@ -13,6 +13,7 @@
 
 #include "berth/save_weights.h"
 #include "formats/crc32.h"
+#include "support.h"
 
 namespace berth {
 namespace {
@@ -23,12 +24,6 @@ using ::testing::HasSubstr;
 // A folder of its own for each test, removed at the end.
 class Weights : public ::testing::Test {
  protected:
-  Weights() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "berth-weights-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~Weights() override { std::filesystem::remove_all(folder_); }
-
   std::string path(const std::string& file) const { return (folder_ / file).string(); }
   std::string put(const std::string& file, const std::string& bytes) const {
     std::ofstream(folder_ / file, std::ios::binary) << bytes;
@@ -64,7 +59,8 @@ class Weights : public ::testing::Test {
     return path(file);
   }
 
-  std::filesystem::path folder_;
+  const test::TemporaryFolder own_;
+  const std::filesystem::path folder_ = own_.path();
   std::vector<std::string> names_;
   std::vector<NamedBuffer> tensors_;
 };
