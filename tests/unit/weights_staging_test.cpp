@@ -19,6 +19,7 @@
 #include "doubles/cuda/cuda_testing.h"
 #include "formats/crc32.h"
 #include "support.h"
+#include "support/weight_loads.h"
 
 namespace berth {
 namespace {
@@ -170,39 +171,16 @@ TEST_F(StagedWeights, LeaveNothingBehindWhenAWriteFailsOrTheCallerCancels) {
 }
 
 // The same on the devices themselves: the real WEBGPU, and CUDA through the double of its driver where there is no GPU.
-class WeightsOnDevices : public cuda_test::CudaTest {
- protected:
-  static void arrive(const DevicePtr& device) {
-    const test::TemporaryFolder folder;
-    const std::string path = (folder.path() / "a.safetensors").string();
-    const DevicePtr cpu = berth::device("CPU").value();
-    std::vector<Buffer> buffers;
-    for (const std::size_t count : {5u, 3'000'000u, 1u}) {  // one of them longer than a piece
-      buffers.push_back(Buffer::allocate(cpu, u32, {count}).value());
-      auto values = buffers.back().as_slice_mut<std::uint32_t>().value();
-      for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<std::uint32_t>(i * 2654435761u);
-    }
-    const std::vector<NamedBuffer> tensors = {{"a", buffers[0]}, {"b", buffers[1]}, {"c", buffers[2]}};
-    ASSERT_TRUE(save_safetensors(path, tensors));
-    const LoadedTensors loaded = open_weights(path).value().load_all(device, {.threads = 2}).value();
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      EXPECT_EQ(&loaded.buffers[i].device(), device.get());
-      std::vector<std::byte> back(loaded.buffers[i].size());
-      ASSERT_TRUE(loaded.buffers[i].copyout(back));
-      const auto original = buffers[i].as_host_bytes().value();
-      EXPECT_TRUE(std::equal(back.begin(), back.end(), original.begin(), original.end())) << i;
-    }
-  }
-};
+using WeightsOnDevices = cuda_test::CudaTest;
 
 TEST_F(WeightsOnDevices, ArriveOnCuda) {
-  arrive(device("CUDA").value());
+  test::expect_weights_to_arrive(device("CUDA").value());
 }
 
 TEST_F(WeightsOnDevices, ArriveOnWebGpu) {
   const auto gpu = device("WEBGPU");
   if (!gpu) GTEST_SKIP() << gpu.error().message();
-  arrive(*gpu);
+  test::expect_weights_to_arrive(*gpu);
 }
 
 }  // namespace
