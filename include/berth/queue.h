@@ -120,6 +120,7 @@ class Queue {
   void stamp(const Window& window);
   void note_reached(std::uint64_t value) noexcept;
   void let_go_of_reached() noexcept;
+  Result<std::unique_lock<std::mutex>> lock_with_all_resident();
 
   Device* device_;
   std::mutex mutex_;

@@ -58,13 +58,15 @@ class Residency {
   // O(p log p) for p pending blocks, however many members there are; O(members log members) while a budget is too small
   // for all of them, or when some were refused and others have left.
   Result<void> commit();
+  // Whether commit() has something to do, or another thread's is still doing it.
+  bool has_pending() const noexcept { return dirty_.load(std::memory_order_acquire); }
 
   // Notes a use, for the order in which a budget gives blocks up. What a budget left out comes back when it is used.
   void touch(const Block& block) noexcept;
 
   // Keeps at most `bytes` in place; 0 lifts the budget. Of what does not fit, the lowest priority goes first, then the
-  // least recently used. `before_drop` is told first and may drop buffers itself. What was left out comes back when
-  // there is room again.
+  // least recently used. `before_drop` is told first and may drop buffers itself, but use no queue: one may be
+  // recording. What was left out comes back when there is room again.
   using DropCallback = std::function<void(std::span<const Block>)>;
   void set_budget(std::size_t bytes, DropCallback before_drop = {});
   // A member's priority, 0 unless add() said otherwise. The higher, the longer it stays.

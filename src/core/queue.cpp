@@ -231,12 +231,22 @@ Result<void> Queue::wait_for(Timepoint moment) {
   return do_wait_for(moment);
 }
 
+// Committed outside the lock, because the set's callback is the user's code and putting memory in place takes long.
+// What other threads record meanwhile may bring memory of its own, so it is looked at again inside.
+Result<std::unique_lock<std::mutex>> Queue::lock_with_all_resident() {
+  Residency* const residency = device_->residency();
+  while (true) {
+    if (residency != nullptr) BERTH_TRY(residency->commit());
+    std::unique_lock lock(mutex_);
+    if (residency == nullptr || !residency->has_pending()) return lock;
+  }
+}
+
 Result<Timepoint> Queue::submit() {
-  if (Residency* residency = device_->residency()) BERTH_TRY(residency->commit());
   Timepoint moment;
   bool keeps_buffers = false;
   {
-    const std::lock_guard lock(mutex_);
+    BERTH_TRY_ASSIGN(const std::unique_lock lock, lock_with_all_resident());
     if (recorded_) {
       BERTH_TRY(do_submit(submitted_ + 1));
       ++submitted_;

@@ -130,7 +130,7 @@ Residency::Choice Residency::choose() {
 
 Result<void> Residency::commit() {
   if (!active_.load(std::memory_order_relaxed)) active_.store(true, std::memory_order_relaxed);
-  if (!dirty_.load(std::memory_order_acquire)) return {};
+  if (!has_pending()) return {};
   // The callback may drop buffers, which comes back here as remove(): it is called without the lock.
   DropCallback callback;
   std::vector<Block> told;
@@ -144,7 +144,7 @@ Result<void> Residency::commit() {
   if (callback) callback(told);
 
   const std::lock_guard lock(mutex_);
-  if (!dirty_.exchange(false, std::memory_order_acq_rel)) return {};
+  if (!has_pending()) return {};
   const Choice choice = choose();
   pending_.reserve(pending_.size() + choice.back.size() + refused_);
   for (Member* member : choice.out) {
@@ -179,10 +179,7 @@ Result<void> Residency::commit() {
   if (done)
     for (Member* member : fresh) member->given = true;
   if (done) done = flush();
-  if (!done) {
-    dirty_.store(true, std::memory_order_release);
-    return done;
-  }
+  if (!done) return done;
   for (Member* member : fresh) {
     withdraw(*member);
     member->state = State::kInPlace;
@@ -197,6 +194,8 @@ Result<void> Residency::commit() {
   }
   if (marked_ || !choice.out.empty() || !choice.back.empty()) ++commits_;
   marked_ = room_made_ = false;
+  // Not before: another thread would take what is still on its way for being in place.
+  dirty_.store(false, std::memory_order_release);
   return {};
 }
 

@@ -382,6 +382,27 @@ void takes_records_of_several_threads(Bed& bed) {
   for (std::size_t t = 0; t < 4; ++t) EXPECT_EQ(seen[t], pattern_bytes(64, t * 64 + 19));
 }
 
+// Memory that one thread brings while another submits must be in place before any work that uses it.
+void takes_fresh_memory_of_several_threads(Bed& bed) {
+  BED_TRY_ASSIGN(const QueuePtr queue, bed, bed.device()->make_queue());
+  std::atomic<int> failed{0};
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < 4; ++t)
+      threads.emplace_back([&, t] {
+        for (std::size_t i = 0; i < 25; ++i) {
+          const auto buffer = patterned(bed, 4096);
+          Bytes seen(64);
+          const bool arrived = buffer && buffer->window() &&
+                               queue->read(part(buffer->window().value(), t * 64 + i, 64), seen) && queue->finish() &&
+                               seen == pattern_bytes(64, t * 64 + i);
+          if (!arrived) failed.fetch_add(1);
+        }
+      });
+  }
+  EXPECT_EQ(failed.load(), 0);
+}
+
 constexpr Check kChecks[] = {
     {"ReadsWhatIsThere", reads_what_is_there},
     {"ReadsAtAnyByte", reads_at_any_byte},
@@ -406,6 +427,7 @@ constexpr Check kChecks[] = {
     {"FreesMemoryThatTwoQueuesUsed", frees_memory_that_two_queues_used},
     {"SynchronizesWithEveryQueue", synchronizes_with_every_queue},
     {"TakesRecordsOfSeveralThreads", takes_records_of_several_threads},
+    {"TakesFreshMemoryOfSeveralThreads", takes_fresh_memory_of_several_threads},
 };
 
 }  // namespace

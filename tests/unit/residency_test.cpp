@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <latch>
 #include <sstream>
 #include <thread>
 
@@ -429,6 +430,40 @@ TEST(Residency, KeepsItsMarksWhenTheDriverFails) {
   EXPECT_TRUE(set.commit());
   EXPECT_EQ(set.put_blocks, 1);
   EXPECT_EQ(set.counters().commits, 1u);
+}
+
+// Says that it is in the middle of a commit and stays there until it is let on.
+class SlowResidency final : public Residency {
+ public:
+  std::latch begun{1}, let_on{1};
+  std::atomic<bool> in_place{false};
+
+ protected:
+  Result<void> put(std::span<const Block>, std::vector<Refused>&) override {
+    begun.count_down();
+    let_on.wait();
+    in_place = true;
+    return {};
+  }
+  void take(const Block&) noexcept override {}
+};
+
+TEST(Residency, MakesASecondThreadWaitForACommitThatIsUnderWay) {
+  SlowResidency residency;
+  residency.add({.handle = 1, .bytes = 64});
+  std::jthread first([&] { EXPECT_TRUE(residency.commit()); });
+  residency.begun.wait();
+  bool was_in_place = false;
+  {
+    std::jthread second([&] {
+      EXPECT_TRUE(residency.commit());
+      was_in_place = residency.in_place;
+    });
+    // Time enough for a second commit that does not wait to come back with nothing in place.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    residency.let_on.count_down();
+  }
+  EXPECT_TRUE(was_in_place);
 }
 
 TEST(Residency, PutsABlockThatCameTwiceOnlyOnce) {
