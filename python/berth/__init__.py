@@ -52,6 +52,9 @@ from ._berth import (  # noqa: F401
 )
 from . import _berth, onnxruntime  # noqa: F401
 
+# Held, so that host buffers made one after another are of one device: its last holder closes it.
+_host = device("CPU")
+
 __all__ = [
     "Allocator", "Arena", "Buffer", "BufferPool", "Device", "Limit", "Node", "Plan", "Pool", "Recording",
     "Schedule", "ScheduleBuilder", "Stats", "StepRun", "Trace", "WeightFile", "convert", "device", "devices",
