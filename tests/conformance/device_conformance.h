@@ -94,6 +94,10 @@ struct Param {
   Check check;
 };
 std::vector<Param> params(const DeviceCase& device);
+// For the lists of tests: otherwise its bytes are printed, addresses and all.
+inline void PrintTo(const Param& param, std::ostream* out) {
+  *out << param.check.name;
+}
 
 class DeviceConformance : public testing::TestWithParam<Param> {};
 

@@ -244,8 +244,8 @@ INSTANTIATE_TEST_SUITE_P(EveryCall, CudaFault,
 TEST(CudaDriverFault, IsUnavailableWhicheverCallOfTheLookUpFails) {
   if (cuda_test::on_real_gpu()) GTEST_SKIP() << "needs the driver double";
   const cuda_test::CudaChoice choice;
-  // A driver is opened once for each spelling of its path.
-  std::string path = BERTH_CUDA_DOUBLE;
+  // A driver is opened once for each spelling of its path; static, for when the test is repeated.
+  static std::string path = BERTH_CUDA_DOUBLE;
   const auto respell = [&] { path.insert(path.rfind('/'), "/."); };
   respell();
   ASSERT_TRUE(cuda::Driver::open(path));

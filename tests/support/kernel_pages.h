@@ -28,4 +28,13 @@ inline std::size_t kernel_kib(const void* address, const std::string& field) {
   return 0;
 }
 
+// This program's own memory that is in place, in KiB: no file's pages.
+inline std::size_t own_kib() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line))
+    if (line.starts_with("RssAnon:")) return std::stoul(line.substr(8));
+  return 0;
+}
+
 }  // namespace berth::test

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "berth/save_weights.h"
 #include "formats/crc32.h"
 #include "support.h"
+#include "support/kernel_pages.h"
 
 namespace berth {
 namespace {
@@ -358,6 +360,29 @@ TEST_F(Weights, ConvertsBetweenFormatsWithMetadata) {
   EXPECT_THAT(convert_weights(open_weights(path("q.gguf")).value(), path("q.safetensors")).error().message(),
               HasSubstr("tensor \"q\" is of q4_0, which safetensors cannot hold"));
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these need memory of their own
+TEST_F(Weights, OpenInAFewTimesTheMemoryOfTheirHeaders) {
+  const Buffer all = numbers({200'000}, f32);
+  std::vector<std::string> names;
+  std::vector<NamedBuffer> tensors;
+  names.reserve(200'000);
+  for (std::size_t i = 0; i < 200'000; ++i) {
+    names.push_back("model.layers." + std::to_string(i) + ".self_attention.weight");
+    tensors.push_back({names.back(), all.view(4 * i, 4).value()});
+  }
+  ASSERT_TRUE(save_safetensors(path("many.safetensors"), tensors));
+  ASSERT_TRUE(save_gguf(path("many.gguf"), tensors));
+  for (const std::string& file : {path("many.safetensors"), path("many.gguf")}) {
+    malloc_trim(0);
+    const std::size_t before = test::own_kib();
+    const WeightFile opened = open_weights(file).value();
+    const std::size_t header = opened.tensors().front().offset / 1024;
+    ASSERT_GT(header, 10'000u) << "KiB, so that all else is small against it";
+    EXPECT_LE(test::own_kib() - before, 3 * header) << file;
+  }
+}
+#endif
 
 TEST(Crc32, AgreesWithTheWellKnownValueAndContinues) {
   const std::string text = "123456789";
