@@ -188,7 +188,7 @@ Result<Buffer> import_described(const Tensor& tensor, bool read_only, bool padde
                  "{}-bit elements padded to bytes; Berth holds them packed: pack them first", tensor.dtype.bits);
   BERTH_TRY_ASSIGN(const std::size_t elements, shape.element_count());
   BERTH_TRY_ASSIGN(const std::size_t bytes, byte_size(dtype, elements));
-  BERTH_TRY_ASSIGN(const DevicePtr place, device_for(tensor.device));
+  BERTH_TRY_ASSIGN(DevicePtr place, device_for(tensor.device));
   if (!is_dense(tensor)) {
     const bool on_host = place->kind() == DeviceKind::kCpu;
     if (copy == Copy::kNever || !on_host || tensor.dtype.bits < 8)
@@ -210,9 +210,9 @@ Result<Buffer> import_described(const Tensor& tensor, bool read_only, bool padde
                        .read_only = read_only,
                        .release = std::exchange(guard.release, nullptr)};
   static const Name label("dlpack");
-  if (offset == 0) return Buffer::import(place, std::move(memory), dtype, shape, {.label = label});
+  if (offset == 0) return Buffer::import(std::move(place), std::move(memory), dtype, shape, {.label = label});
   BERTH_TRY_ASSIGN(const Buffer whole,
-                   Buffer::import(place, std::move(memory), DType::kU8, {bytes + offset}, {.label = label}));
+                   Buffer::import(std::move(place), std::move(memory), DType::kU8, {bytes + offset}, {.label = label}));
   return whole.view(offset, dtype, shape);
 }
 
