@@ -63,6 +63,7 @@ Result<void> MetalResidency::put(std::span<const Block> blocks, std::vector<Refu
 
 void MetalResidency::take(const Block& block) noexcept {
   if (set_ == nullptr) return;
+  // Told at once, while the buffer is there for certain; Metal acts on it at the commit.
   set_->removeAllocation(allocation_of(block));
   changed_ = true;
 }
