@@ -9,6 +9,7 @@ import ctypes
 import gc
 import importlib
 import json
+import os
 import sys
 import time
 
@@ -114,9 +115,20 @@ if mx:
 if torch:
     from safetensors.torch import load_file as torch_load
 
-    for label, path in (("load few", few), ("load many", many)):
-        measure(label, "safetensors.torch", lambda: {k: v.clone() for k, v in torch_load(path).items()},
+    def as_pickle(path):
+        """The same tensors in torch's own format, made once."""
+        copy = path.replace(".safetensors", ".pt")
+        if not os.path.exists(copy):
+            torch.save(torch_load(path), copy)
+        return copy
+
+    for label, path in (("few", few), ("many", many)):
+        measure(f"load {label}", "safetensors.torch", lambda: {k: v.clone() for k, v in torch_load(path).items()},
                 before=drop_heap)
+        pickled = as_pickle(path)
+        measure(f"load {label}", "torch.load", lambda: torch.load(pickled), before=drop_heap)
+        measure(f"touch {label}", "safetensors.torch", lambda: sum(
+            int(tensor.flatten().view(torch.uint8)[::4096].sum()) for tensor in torch_load(path).values()))
 for label, path in (("load few", few), ("load many", many)):
     measure(label, "Python read()", lambda: open(path, "rb").read())
 if berth:
