@@ -1,10 +1,13 @@
 // A lock that its owner takes without an atomic read-modify-write, and that others take away rarely and dearly.
-// The owner says "busy" and then looks whether the lock is revoked; whoever revokes says so and then looks for
-// "busy". Each side must write before it reads. The owner does that with plain instructions, because the other
-// side makes every thread of the process pass a memory barrier in between (membarrier). Where the system has no
+// The owner says "busy" and then looks whether the lock is open to it; whoever takes it away closes it and then looks
+// for "busy". Each side must write before it reads. The owner does that with plain instructions, because the other
+// side makes every thread of the process pass a memory barrier in between (membarrier). On systems that do not know
 // membarrier, the owner pays for the order.
 //
-// One owner thread; those who revoke are kept apart by a lock of their own.
+// A lock is open to one key, or to nobody: an owner that comes with another key does not get in, which spares it to
+// look first whose lock it has.
+//
+// One owner thread; those who take it away are kept apart by a lock of their own.
 #pragma once
 
 #if defined(__linux__)
@@ -20,51 +23,53 @@ namespace berth {
 
 class BiasedLock {
  public:
-  // Owner. False when somebody else has it: then go the slow way.
-  bool enter() noexcept {
-    if (others_order_) [[likely]] {
-      busy_.store(true, std::memory_order_relaxed);
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-    } else {
-      busy_.store(true, std::memory_order_seq_cst);
-    }
-    if (!revoked_.load(std::memory_order_seq_cst)) [[likely]]
+  constexpr BiasedLock() = default;  // open to nobody
+
+  // False where the system should have membarrier and does not: then no lock may be used. Also during static
+  // initialisation, perhaps.
+  static bool is_usable() noexcept { return is_usable_; }
+
+  // Owner. False when the lock is not open to the key: then go the slow way.
+  bool enter(const void* key) noexcept {
+#if defined(__linux__)
+    busy_.store(true, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+#else
+    busy_.store(true, std::memory_order_seq_cst);
+#endif
+    if (open_to_.load(std::memory_order_seq_cst) == key) [[likely]]
       return true;
-    busy_.store(false, std::memory_order_release);
+    leave();
     return false;
   }
   void leave() noexcept { busy_.store(false, std::memory_order_release); }
 
-  // Others, in this order: revoke() on one or several locks, one barrier(), await_owner() on each, and at the
-  // end give_back().
-  void revoke() noexcept { revoked_.store(true, std::memory_order_seq_cst); }
+  // Others, in this order: close() on one or several locks, one barrier(), await_owner() on each, and at the end
+  // open().
+  void close() noexcept { open_to_.store(nullptr, std::memory_order_seq_cst); }
   static void barrier() noexcept {
 #if defined(__linux__)
-    if (has_membarrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    if (is_usable_) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 #endif
   }
   void await_owner() const noexcept {
     while (busy_.load(std::memory_order_seq_cst)) std::this_thread::yield();
   }
-  void give_back() noexcept {
-    revoked_.store(false, std::memory_order_release);
-  }
+  void open(const void* key) noexcept { open_to_.store(key, std::memory_order_release); }
 
  private:
-  static bool register_membarrier() noexcept {
+  static bool find_usable() noexcept {
 #if defined(__linux__)
     return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 #else
-    return false;
+    return true;
 #endif
   }
 
-  // Set during static initialisation; an owner that comes earlier sees false, which is slower and as safe.
-  inline static const bool has_membarrier_ = register_membarrier();
+  inline static const bool is_usable_ = find_usable();
 
-  const bool others_order_ = has_membarrier_;  // beside what is touched with it
+  std::atomic<const void*> open_to_{nullptr};
   std::atomic<bool> busy_{false};
-  std::atomic<bool> revoked_{false};
 };
 
 }  // namespace berth

@@ -2,7 +2,7 @@
 // looks at the whole structure is in pool_check.cpp.
 #pragma once
 
-#include <bit>
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
@@ -32,23 +32,22 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   Result<void> check() const override;
 
   // A thread that ends shares what it kept.
-  void retire(const std::shared_ptr<ThreadCache>& cache) noexcept;
+  void retire(ThreadCache& cache) noexcept;
 
  private:
   using Lock = std::lock_guard<std::mutex>;
 
   // --- Without the mutex ---
   ThreadCache* find_cache() noexcept;
-  void hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
-  void take_in(PoolNode& node) noexcept;
+  std::uint64_t hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
+  void take_in(PoolNode& node, const Block& block) noexcept;
   Result<Block> allocate_slowly(const BlockSpec& spec);
   Result<Block> allocate_below(const BlockSpec& spec, std::size_t bytes, std::uint16_t size_class);
-  Result<Block> finish_slowly(ThreadCache& cache, CachedGroup& group, PoolNode& node, const BlockSpec& spec);
+  Result<Block> finish_slowly(ThreadCache& cache, PoolNode& node, const BlockSpec& spec, std::uint64_t tail);
   void refuse(const Block& block) noexcept;
-  void release_slowly(PoolNode& node, Timepoint last_use) noexcept;
+  void release_slowly(const Block& block, Timepoint last_use) noexcept;
   Result<void> reserve(const BlockSpec& spec, std::size_t bytes);
   Result<void> zero(const PoolNode& node, const BlockSpec& spec);
-  void note_height(ThreadCache& cache, CachedGroup& group, std::uint16_t number) noexcept;
   // Gives a list of nodes back to the layer below; returns their bytes.
   std::size_t give_back(PoolNode* list) noexcept;
   std::size_t give_up(std::size_t keep_bytes, const Name* tag) noexcept;
@@ -58,11 +57,11 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   std::uint16_t group_number(const BlockSpec& spec);
   ThreadCache* own_cache() noexcept;
   CachedGroup* own_group(ThreadCache* cache, std::uint16_t number) noexcept;
-  PoolNode* take_shared(ThreadCache* cache, CachedGroup* group, std::uint16_t number, unsigned size_class,
-                        std::uint16_t line) noexcept;
-  void count(ThreadCache* cache, CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
-  void raise_peaks(ThreadCache* cache, CachedGroup* group, std::uint16_t number) noexcept;
-  void share_half(ThreadCache& cache, Bin& bin, std::uint16_t number, unsigned size_class) noexcept;
+  PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, std::uint16_t line) noexcept;
+  void count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
+  void raise_peaks(CachedGroup* group, std::uint16_t number) noexcept;
+  void share_half(CachedGroup& group, std::uint16_t number, std::size_t index) noexcept;
+  bool keep(CachedGroup& group, const PoolNode& node) noexcept;
   bool make_room(std::size_t bytes, PoolNode*& leaving) noexcept;
   void leave(PoolNode* node, PoolNode*& leaving) const noexcept;
   std::size_t take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
@@ -74,10 +73,15 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   void share_all(ThreadCache& cache) noexcept;
   std::size_t cached_of(const Name* tag) const noexcept;
   Result<void> check_locked() const;
+  Result<void> check_stopped() const;
 
   const std::uint64_t id_;  // never reused, so that a thread's table cannot mistake a new pool for an old one
+  const std::size_t slot_;  // where a thread remembers its cache of this pool
   const PoolOptions options_;
   const std::size_t largest_;  // the largest size that is cached
+  // Of the blocks that threads keep. A class that is partly past the largest size is shared only, so that what a thread
+  // finds in its bins it may always take.
+  const std::size_t own_classes_;
   NodeTable nodes_;
   std::atomic<std::size_t> held_{0};  // taken from below
   std::atomic<std::uint64_t> misses_{0}, refused_releases_{0};
@@ -89,25 +93,31 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   std::int64_t peak_ = 0;
   std::int64_t quotas_ = 0;  // of all caches; with shared_cached_ at most max_cached_bytes
   std::int64_t shared_cached_ = 0;
-  std::uint64_t retired_hits_ = 0;
+  std::uint64_t shared_hits_ = 0;  // of threads without a cache
   unsigned slow_calls_ = 0;
 };
+
+// Calls `visit` with every thread's cache while its thread cannot work on it.
+template <class Visit>
+void CachingPool::with_all_caches(const Visit& visit) const noexcept {
+  for (const auto& cache : caches_) cache->close();
+  BiasedLock::barrier();
+  for (const auto& cache : caches_) {
+    cache->await_owner();
+    visit(*cache);
+  }
+  for (const auto& cache : caches_) cache->open(this);
+}
 
 // The block as the user gets it. Written as two halves, straight into the result: a block that is written in small
 // pieces and copied as a whole right after makes the processor wait for each of its halves, which is half the price of
 // a hit.
-inline Result<Block> live_block(const PoolNode& node, const BlockSpec& spec) noexcept {
+inline Result<Block> live_block(const PoolNode& node, std::size_t asked, std::uint64_t tail) noexcept {
   using Half = std::uint64_t __attribute__((vector_size(16)));
-  static_assert(2 * sizeof(Half) == sizeof(Block) && std::endian::native == std::endian::little);
-  static_assert(offsetof(Block, host) == 8 && offsetof(Block, bytes) == 16 && offsetof(Block, key) == 24 &&
-                offsetof(Block, label) == 28 && offsetof(Block, flags) == 30);
+  static_assert(2 * sizeof(Half) == sizeof(Block) && offsetof(Block, host) == 8 && offsetof(Block, bytes) == 16);
   Half first;
   std::memcpy(&first, &node.inner, sizeof(Half));
-  // The label's two bytes of the inner block make room for the user's.
-  std::uint64_t tail;
-  std::memcpy(&tail, &node.inner.key, sizeof tail);
-  const Half second{spec.bytes, (tail & 0xffff'0000'0000'0000) | std::uint64_t{spec.label.id()} << 32 |
-                                    node.key.load(std::memory_order_relaxed)};
+  const Half second{asked, tail};
   Result<Block> result = Block{};
   auto* const bytes = reinterpret_cast<std::byte*>(&*result);
   std::memcpy(bytes, &first, sizeof(Half));
@@ -115,11 +125,11 @@ inline Result<Block> live_block(const PoolNode& node, const BlockSpec& spec) noe
   return result;
 }
 
-// Makes a cached node live. The caller took it out of its bin.
-inline void CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
-  node.word.store(spec.bytes, std::memory_order_relaxed);
-  node.label.store(spec.label.id(), std::memory_order_relaxed);
-  node.state.store(NodeState::kLive, std::memory_order_relaxed);
+// Makes a cached node live, and returns the tail of its block. The caller took it out of its bin.
+inline std::uint64_t CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
+  // Flags and usage are the inner block's, key and label the user's.
+  const std::uint64_t tail = (tail_of(node.inner) >> 48 << 16 | spec.label.id()) << 32 | node.key;
+  node.live.store(tail, std::memory_order_relaxed);
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner)) {
       asan_unpoison(node.inner.host, node.inner.bytes);
@@ -127,22 +137,21 @@ inline void CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcep
       asan_poison(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
     }
   }
+  return tail;
 }
 
-// Makes a live node cached. The caller puts it into a bin.
-inline void CachingPool::take_in(PoolNode& node) noexcept {
+// Makes the node of a live block cached. The caller puts it into a bin.
+inline void CachingPool::take_in(PoolNode& node, const Block& block) noexcept {
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner)) {
-      const std::size_t asked = node.word.load(std::memory_order_relaxed);
-      check_canary(node.inner.host + asked, node.inner.bytes - asked,
-                   Name::from_id(node.label.load(std::memory_order_relaxed)));
+      const std::size_t asked = std::min(block.bytes, node.inner.bytes);
+      check_canary(node.inner.host + asked, node.inner.bytes - asked, Name::from_id(block.label));
       overwrite_released(node.inner.host, asked);
       asan_poison(node.inner.host, node.inner.bytes);
     }
   }
-  NodeTable::make_key_old(node);
-  node.word.store(0, std::memory_order_relaxed);
-  node.state.store(NodeState::kCached, std::memory_order_relaxed);
+  node.key = NodeTable::next_key(block.key);
+  node.live.store(kCached, std::memory_order_relaxed);
 }
 
 }  // namespace berth

@@ -7,14 +7,18 @@
 namespace berth {
 namespace {
 
-// Which cache of which pool this thread used lately. Trivial, so that reading it needs no guard.
-struct Recent {
-  std::uint64_t pool;
-  ThreadCache* cache;
-};
+// The caches that this thread used lately, by the pool's slot; each opens to its own pool only. Trivial, so that
+// reading it needs no guard, and never null.
 constexpr std::size_t kRecent = 4;
-[[gnu::tls_model("initial-exec")]] constinit thread_local Recent recent[kRecent] = {};
+constinit BiasedLock nobody;
+[[gnu::tls_model("initial-exec")]] constinit thread_local BiasedLock* recent[kRecent] = {&nobody, &nobody, &nobody,
+                                                                                        &nobody};
 constinit thread_local bool thread_ends = false;
+
+void forget(const ThreadCache* cache) noexcept {
+  for (BiasedLock*& each : recent)
+    if (each == cache) each = &nobody;
+}
 
 // All caches of this thread. Its destructor hands them back when the thread ends.
 struct CachesOfThread {
@@ -28,9 +32,10 @@ struct CachesOfThread {
   ~CachesOfThread() {
     // From here on this thread goes the shared way: pools below those that are retired now are still used.
     thread_ends = true;
-    for (Recent& slot : recent) slot = {};
-    for (Entry& entry : entries)
-      if (const auto pool = entry.pool.lock()) pool->retire(entry.cache);
+    for (Entry& entry : entries) {
+      forget(entry.cache.get());
+      if (const auto pool = entry.pool.lock()) pool->retire(*entry.cache);
+    }
   }
 };
 thread_local CachesOfThread caches_of_thread;
@@ -45,8 +50,10 @@ std::uint64_t next_pool_id() noexcept {
 CachingPool::CachingPool(AllocatorPtr inner, PoolOptions options)
     : Pool(std::move(inner)),
       id_(next_pool_id()),
+      slot_(id_ % kRecent),
       options_(std::move(options)),
-      largest_(std::min(options_.max_block_bytes, std::size_t{1} << kLargestClassBits)) {}
+      largest_(std::min(options_.max_block_bytes, std::size_t{1} << kLargestClassBits)),
+      own_classes_(size_class(largest_ + 1)) {}
 
 std::shared_ptr<Pool> pool(AllocatorPtr inner, PoolOptions options) {
   return std::make_shared<CachingPool>(std::move(inner), std::move(options));
@@ -56,7 +63,7 @@ ThreadCache* CachingPool::find_cache() noexcept {
   if (thread_ends) return nullptr;
   for (const auto& entry : caches_of_thread.entries)
     if (entry.id == id_) {
-      recent[id_ % kRecent] = {id_, entry.cache.get()};
+      recent[slot_] = entry.cache.get();
       return entry.cache.get();
     }
   return nullptr;
@@ -64,61 +71,61 @@ ThreadCache* CachingPool::find_cache() noexcept {
 
 ThreadCache* CachingPool::own_cache() noexcept {
   if (ThreadCache* cache = find_cache()) return cache;
-  if (thread_ends) return nullptr;
+  if (thread_ends || !BiasedLock::is_usable()) return nullptr;
   try {
     auto& entries = caches_of_thread.entries;
-    std::erase_if(entries, [](const auto& entry) { return entry.pool.expired(); });
+    std::erase_if(entries, [](const auto& entry) {
+      const bool is_gone = entry.pool.expired();
+      if (is_gone) forget(entry.cache.get());
+      return is_gone;
+    });
     entries.reserve(entries.size() + 1);
-    caches_.reserve(caches_.size() + 1);
-    auto cache = std::make_shared<ThreadCache>();
-    entries.push_back({id_, weak_from_this(), cache});
-    caches_.push_back(std::move(cache));
+    auto vacant = std::find_if(caches_.begin(), caches_.end(), [](const auto& each) { return each->is_vacant; });
+    if (vacant == caches_.end()) vacant = caches_.insert(vacant, std::make_shared<ThreadCache>());
+    (*vacant)->is_vacant = false;
+    (*vacant)->open(this);
+    entries.push_back({id_, weak_from_this(), *vacant});
   } catch (...) {
     return nullptr;  // without a cache of its own the thread uses the shared blocks
   }
   return find_cache();
 }
 
-// The hot paths make no calls but in the last place, so that they save no registers.
+// The hot paths make no calls but in the last place, so that they save no registers. Every instruction here is paid by
+// each hit: what can be known earlier, or asked later, is not asked here.
 
 Result<Block> CachingPool::allocate(const BlockSpec& spec) {
-  const Recent& slot = recent[id_ % kRecent];
-  // Zero bytes wrap around and go the slow way.
-  if (slot.pool != id_ || spec.bytes - 1 >= largest_) [[unlikely]]
+  BiasedLock* const lock = recent[slot_];
+  if (!lock->enter(this)) [[unlikely]]
     return allocate_slowly(spec);
-  ThreadCache& cache = *slot.cache;
-  if (!cache.lock.enter()) [[unlikely]]
-    return allocate_slowly(spec);
-  const std::uint32_t options = pack_options(spec);
-  const ThreadCache::Memo& memo = cache.memo(options);
-  if (memo.options != options || memo.alignment != spec.alignment) [[unlikely]] {
-    cache.lock.leave();
-    return allocate_slowly(spec);
-  }
-  CachedGroup& group = *memo.group;
-  Bin& bin = group.bins[size_class(spec.bytes)];
-  if (bin.head == nullptr) [[unlikely]] {
-    cache.lock.leave();
+  ThreadCache& cache = static_cast<ThreadCache&>(*lock);
+  CachedGroup& group = *cache.current;
+  const std::size_t index = size_class(spec.bytes);
+  // Of zero bytes, and of more than are cached, there are no blocks.
+  if (group.options != pack_options(spec) || group.asked_alignment != spec.alignment ||
+      group.heads[index] == nullptr) [[unlikely]] {
+    cache.leave();
     return allocate_slowly(spec);
   }
-  PoolNode& node = *bin.pop();
+  PoolNode& node = *group.pop(index);
   cache.latest = &node;
-  const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
-  const std::int64_t live = cache.live_bytes.add(bytes);
-  const std::int64_t group_live = group.live_bytes.add(bytes);
-  cache.hits.add(1);
-  hand_out(node, spec);
-  const bool ready = live <= cache.height && group_live <= group.height && !spec.zero;
-  cache.lock.leave();
-  if (!ready) [[unlikely]]
-    return finish_slowly(cache, group, node, spec);
-  return live_block(node, spec);
+  ++cache.hits;
+  const std::int64_t live = group.live_bytes.get() + static_cast<std::int64_t>(node.inner.bytes);
+  group.live_bytes.set(live);
+  const std::uint64_t tail = hand_out(node, spec);
+  cache.leave();
+  if (live > group.height || spec.zero) [[unlikely]]
+    return finish_slowly(cache, node, spec, tail);
+  return live_block(node, spec.bytes, tail);
 }
 
-Result<Block> CachingPool::finish_slowly(ThreadCache& cache, CachedGroup& group, PoolNode& node,
-                                         const BlockSpec& spec) {
-  note_height(cache, group, node.group);
-  auto block = live_block(node, spec);
+Result<Block> CachingPool::finish_slowly(ThreadCache& cache, PoolNode& node, const BlockSpec& spec,
+                                         std::uint64_t tail) {
+  auto block = live_block(node, spec.bytes, tail);
+  if (cache.current->live_bytes.get() > cache.current->height) {
+    const Lock lock(mutex_);
+    raise_peaks(cache.current, node.group);
+  }
   if (spec.zero)
     if (auto zeroed = zero(node, spec); !zeroed) {
       release(*block, {});
@@ -128,27 +135,35 @@ Result<Block> CachingPool::finish_slowly(ThreadCache& cache, CachedGroup& group,
 }
 
 void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
-  const Recent& slot = recent[id_ % kRecent];
-  ThreadCache* const cache = slot.pool == id_ ? slot.cache : nullptr;
-  PoolNode* node = cache != nullptr ? cache->latest : nullptr;
-  if (node == nullptr || node->key.load(std::memory_order_relaxed) != block.key) node = nodes_.find(block.key);
-  if (node == nullptr || node->key.load(std::memory_order_relaxed) != block.key || node->inner.handle != block.handle ||
-      node->state.load(std::memory_order_relaxed) != NodeState::kLive) [[unlikely]]
-    return refuse(block);
-  if (cache == nullptr || last_use.bits != 0 || !cache->lock.enter()) [[unlikely]]
-    return release_slowly(*node, last_use);
-  CachedGroup* const group = cache->group(node->group);
-  Bin* const bin = group == nullptr ? nullptr : &group->bins[node->size_class];
-  const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
-  if (bin == nullptr || bin->count >= bin->most || cache->live_bytes.get() - bytes < cache->floor) [[unlikely]] {
-    cache->lock.leave();
-    return release_slowly(*node, last_use);
+  BiasedLock* const lock = recent[slot_];
+  if (last_use.bits != 0 || !lock->enter(this)) [[unlikely]]
+    return release_slowly(block, last_use);
+  ThreadCache& cache = static_cast<ThreadCache&>(*lock);
+  PoolNode* node = cache.latest;
+  if (!node->stands_for(block)) {
+    node = nodes_.find(block.key);
+    if (node == nullptr || !node->stands_for(block)) [[unlikely]] {
+      cache.leave();
+      return refuse(block);
+    }
   }
-  take_in(*node);
-  bin->push(node);
-  cache->live_bytes.add(-bytes);
-  group->live_bytes.add(-bytes);
-  cache->lock.leave();
+  CachedGroup* group = node->home;
+  if (group->cache != &cache) [[unlikely]] {
+    // Another thread allocated it. From now on it is this thread's.
+    group = cache.group(node->group);
+    if (group == nullptr) group = &no_group;
+    node->home = group;
+  }
+  const std::size_t index = node->size_class;
+  const std::int64_t live = group->live_bytes.get() - static_cast<std::int64_t>(node->inner.bytes);
+  if (group->room[index] == 0 || live < group->floor) [[unlikely]] {
+    cache.leave();
+    return release_slowly(block, last_use);
+  }
+  take_in(*node, block);
+  group->push(index, node);
+  group->live_bytes.set(live);
+  cache.leave();
 }
 
 void CachingPool::refuse(const Block& block) noexcept {

@@ -5,13 +5,15 @@
 
 #include "berth/label_counters.h"
 #include "core/caching_pool.h"
+#include "core/try.h"
 
 namespace berth {
 
 std::size_t CachingPool::cached_of(const Name* tag) const noexcept {
   if (tag != nullptr) return count_all(tag).cached_bytes;
   std::int64_t sum = shared_cached_;
-  for (const auto& cache : caches_) sum += cache->cached_bytes();
+  for (const auto& cache : caches_)
+    cache->for_each_group([&](const CachedGroup& group, auto) { sum += group.cached_bytes(); });
   return static_cast<std::size_t>(std::max<std::int64_t>(sum, 0));
 }
 
@@ -19,11 +21,11 @@ std::size_t CachingPool::cached_of(const Name* tag) const noexcept {
 PoolCounters CachingPool::count_all(const Name* tag) const noexcept {
   PoolCounters result;
   nodes_.for_each([&](const PoolNode& node) {
-    const NodeState state = node.state.load(std::memory_order_relaxed);
-    if (state != NodeState::kLive && state != NodeState::kCached) return;
+    const std::uint64_t live = node.live.load(std::memory_order_relaxed);
+    if (live == kUnused || live == kLeaving) return;
     if (tag != nullptr && groups_[node.group]->tag != *tag) return;
-    (state == NodeState::kLive ? result.live_bytes : result.cached_bytes) += node.inner.bytes;
-    result.live_count += state == NodeState::kLive;
+    (is_live(live) ? result.live_bytes : result.cached_bytes) += node.inner.bytes;
+    result.live_count += is_live(live);
   });
   return result;
 }
@@ -32,8 +34,8 @@ PoolCounters CachingPool::counters() const noexcept {
   const Lock lock(mutex_);
   PoolCounters result = count_all(nullptr);
   result.peak_bytes = std::max(static_cast<std::size_t>(peak_), result.live_bytes);
-  result.hits = retired_hits_;
-  for (const auto& cache : caches_) result.hits += static_cast<std::uint64_t>(cache->hits.get());
+  result.hits = shared_hits_;
+  with_all_caches([&](const ThreadCache& cache) { result.hits += cache.hits; });
   result.misses = misses_.load(std::memory_order_relaxed);
   result.refused_releases = refused_releases_.load(std::memory_order_relaxed);
   return result;
@@ -54,19 +56,14 @@ void CachingPool::explain(OutOfMemory& report) const {
     LabelCounters labels;
     std::size_t live_bytes = 0, live_count = 0, cached = 0, pending = 0;
     nodes_.for_each([&](const PoolNode& node) {
-      switch (node.state.load(std::memory_order_relaxed)) {
-        case NodeState::kLive:
-          labels.add(node.label.load(std::memory_order_relaxed), node.inner.bytes);
-          live_bytes += node.inner.bytes;
-          ++live_count;
-          break;
-        case NodeState::kCached: {
-          cached += node.inner.bytes;
-          if (!is_reached(Timepoint{node.word.load(std::memory_order_relaxed)})) pending += node.inner.bytes;
-          break;
-        }
-        case NodeState::kUnused:
-        case NodeState::kLeaving: break;
+      const std::uint64_t live = node.live.load(std::memory_order_relaxed);
+      if (is_live(live)) {
+        labels.add(label_of(live), node.inner.bytes);
+        live_bytes += node.inner.bytes;
+        ++live_count;
+      } else if (live == kCached || live == kPending) {
+        cached += node.inner.bytes;
+        if (live == kPending && !is_reached(Timepoint{node.last_use})) pending += node.inner.bytes;
       }
     });
     report.cached_bytes += cached;
@@ -88,62 +85,73 @@ Result<void> CachingPool::check() const {
 }
 
 Result<void> CachingPool::check_locked() const {
+  for (const auto& cache : caches_) cache->close();
+  BiasedLock::barrier();
+  for (const auto& cache : caches_) cache->await_owner();
+  auto verdict = check_stopped();
+  for (const auto& cache : caches_) cache->open(this);
+  return verdict;
+}
+
+// Requires: no thread works on its cache.
+Result<void> CachingPool::check_stopped() const {
   const auto broken = [](const char* what, std::int64_t found, std::int64_t expected) {
     return Error(Code::kInvalidData, Layer::kAllocator, what, found, expected);
   };
-  for (const auto& cache : caches_) cache->lock.revoke();
-  BiasedLock::barrier();
-  for (const auto& cache : caches_) cache->lock.await_owner();
-  auto verdict = [&]() -> Result<void> {
-    std::int64_t listed = 0;
-    const auto walk = [&](const Bin& bin, std::size_t number, unsigned index, std::int64_t& bytes) -> Result<void> {
-      std::uint32_t seen = 0;
-      for (const PoolNode* node = bin.head; node != nullptr; node = node->next) {
-        if (node->state.load(std::memory_order_relaxed) != NodeState::kCached)
-          return broken("block {} is in a bin and not marked cached; its state is {}", NodeTable::index(*node),
-                        static_cast<int>(node->state.load(std::memory_order_relaxed)));
-        if (node->group != number || node->size_class != index)
-          return broken("block {} of class {} is in the wrong bin", NodeTable::index(*node), node->size_class);
-        bytes += static_cast<std::int64_t>(node->inner.bytes);
-        if (++seen > bin.count) break;
-      }
-      if (seen != bin.count) return broken("a bin lists {} blocks and counts {}", seen, bin.count);
-      listed += seen;
-      return {};
-    };
-    std::int64_t shared = 0, quotas = 0;
-    for (std::size_t number = 0; number < groups_.size(); ++number)
-      for (unsigned index = 0; index < kSizeClasses; ++index)
-        for (const Bin* bin : {&groups_[number]->idle[index], &groups_[number]->pending[index]})
-          if (auto ok = walk(*bin, number, index, shared); !ok) return ok;
-    if (shared != shared_cached_) return broken("{} bytes are shared and {} are counted", shared, shared_cached_);
-    for (const auto& cache : caches_) {
-      std::int64_t own = 0;
-      for (std::size_t number = 0; number < cache->groups.size(); ++number)
-        if (const CachedGroup* group = cache->group(number))
-          for (unsigned index = 0; index < kSizeClasses; ++index)
-            if (auto ok = walk(group->bins[index], number, index, own); !ok) return ok;
-      if (own != cache->cached_bytes())
-        return broken("a thread keeps {} bytes and counts {}", own, cache->cached_bytes());
-      if (own > cache->quota()) return broken("a thread keeps {} bytes with a quota of {}", own, cache->quota());
-      quotas += cache->quota();
+  std::int64_t listed = 0;
+  const auto walk = [&](const PoolNode* head, std::uint32_t count, std::uint64_t state, std::size_t number,
+                        std::size_t index, std::int64_t& bytes) -> Result<void> {
+    std::uint32_t seen = 0;
+    for (const PoolNode* node = head; node != nullptr; node = node->next) {
+      if (node->live.load(std::memory_order_relaxed) != state)
+        return broken("block {} is in a bin and not marked so; its word is {}", NodeTable::index(*node),
+                      static_cast<std::int64_t>(node->live.load(std::memory_order_relaxed)));
+      if (node->group != number || node->size_class != index)
+        return broken("block {} of class {} is in the wrong bin", NodeTable::index(*node), node->size_class);
+      bytes += static_cast<std::int64_t>(node->inner.bytes);
+      if (++seen > count) break;
     }
-    if (quotas != quotas_) return broken("quotas are {} bytes and {} are counted", quotas, quotas_);
-    if (quotas_ + shared_cached_ > static_cast<std::int64_t>(options_.max_cached_bytes))
-      return broken("{} bytes may be cached, past the bound of {}", quotas_ + shared_cached_,
-                    static_cast<std::int64_t>(options_.max_cached_bytes));
-    std::int64_t cached = 0, live = 0;
-    nodes_.for_each([&](const PoolNode& node) {
-      const NodeState state = node.state.load(std::memory_order_relaxed);
-      cached += state == NodeState::kCached;
-      if (state == NodeState::kLive) live += static_cast<std::int64_t>(node.inner.bytes);
-    });
-    if (cached != listed) return broken("{} blocks are marked cached and {} are in bins", cached, listed);
-    if (live != live_of(nullptr)) return broken("{} bytes are marked live and {} are counted", live, live_of(nullptr));
+    if (seen != count) return broken("a bin lists {} blocks and counts {}", seen, count);
+    listed += seen;
     return {};
-  }();
-  for (const auto& cache : caches_) cache->lock.give_back();
-  return verdict;
+  };
+  std::int64_t shared = 0, quotas = 0;
+  for (std::size_t number = 0; number < groups_.size(); ++number)
+    for (std::size_t index = 0; index < kSizeClasses; ++index) {
+      const Bin &idle = groups_[number]->idle[index], &pending = groups_[number]->pending[index];
+      BERTH_TRY(walk(idle.head, idle.count, kCached, number, index, shared));
+      BERTH_TRY(walk(pending.head, pending.count, kPending, number, index, shared));
+    }
+  if (shared != shared_cached_) return broken("{} bytes are shared and {} are counted", shared, shared_cached_);
+  for (const auto& cache : caches_)
+    for (std::size_t number = 0; number < cache->groups.size(); ++number) {
+      const CachedGroup* const group = cache->group(number);
+      if (group == nullptr) continue;
+      std::int64_t own = 0;
+      for (std::size_t index = 0; index < kAllClasses; ++index) {
+        BERTH_TRY(walk(group->heads[index], group->kept(index), kCached, number, index, own));
+        if (group->heads[index] != nullptr && group->heads[index]->home != group)
+          return broken("block {} of class {} is away from home", NodeTable::index(*group->heads[index]),
+                        static_cast<std::int64_t>(index));
+      }
+      if (own != group->cached_bytes())
+        return broken("a thread keeps {} bytes and counts {}", own, group->cached_bytes());
+      if (own > group->quota()) return broken("a thread keeps {} bytes with a quota of {}", own, group->quota());
+      quotas += group->quota();
+    }
+  if (quotas != quotas_) return broken("quotas are {} bytes and {} are counted", quotas, quotas_);
+  if (quotas_ + shared_cached_ > static_cast<std::int64_t>(options_.max_cached_bytes))
+    return broken("{} bytes may be cached, past the bound of {}", quotas_ + shared_cached_,
+                  static_cast<std::int64_t>(options_.max_cached_bytes));
+  std::int64_t cached = 0, live = 0;
+  nodes_.for_each([&](const PoolNode& node) {
+    const std::uint64_t word = node.live.load(std::memory_order_relaxed);
+    cached += word == kCached || word == kPending;
+    if (is_live(word)) live += static_cast<std::int64_t>(node.inner.bytes);
+  });
+  if (cached != listed) return broken("{} blocks are marked cached and {} are in bins", cached, listed);
+  if (live != live_of(nullptr)) return broken("{} bytes are marked live and {} are counted", live, live_of(nullptr));
+  return {};
 }
 
 void CachingPool::check_now_and_then() noexcept {

@@ -1,12 +1,16 @@
 // The parts of the caching pool. A node stands for one block of the layer below, whether live or cached, and is
 // named by Block::key. A group is one set of options and one tag; it has a bin for each size class. Each thread
-// that uses a pool has a cache with bins of its own.
+// that uses a pool has a cache with groups and bins of its own.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -16,19 +20,49 @@
 
 namespace berth {
 
-enum class NodeState : std::uint8_t { kUnused, kLive, kCached, kLeaving };
+struct CachedGroup;
+struct ThreadCache;
+
+// The second half of a block behind its bytes: key, label, flags and usage in one word.
+inline std::uint64_t tail_of(const Block& block) noexcept {
+  static_assert(std::endian::native == std::endian::little && offsetof(Block, key) == 24 &&
+                offsetof(Block, label) == 28 && offsetof(Block, flags) == 30 && offsetof(Block, usage) == 31);
+  std::uint64_t tail;
+  std::memcpy(&tail, &block.key, sizeof tail);
+  return tail;
+}
+constexpr std::uint16_t label_of(std::uint64_t tail) noexcept {
+  return static_cast<std::uint16_t>(tail >> 32);
+}
+
+// What PoolNode::live says of a node that stands for no live block. No block has such a tail.
+inline constexpr std::uint64_t kCached = ~std::uint64_t{0};
+inline constexpr std::uint64_t kPending = kCached - 1;  // cached, and its last use is not reached
+inline constexpr std::uint64_t kLeaving = kCached - 2;
+inline constexpr std::uint64_t kUnused = kCached - 3;
+constexpr bool is_live(std::uint64_t live) noexcept {
+  return live < kUnused;
+}
 
 struct alignas(64) PoolNode {
   Block inner{};  // as the layer below gave it
   PoolNode* next = nullptr;
-  std::atomic<std::uint64_t> word{0};  // live: the bytes asked for; cached: the moment of the last use
-  // What Block::key is while the node is live: its index, and above it how often it came back, so that an old key
-  // is told from a new one. Atomic, because a thread may look at the key of a node that another thread returns.
-  std::atomic<std::uint32_t> key{0};
-  std::atomic<std::uint16_t> label{0};
+  // The tail of the block as the user has it, or one of the words above. Atomic, because a thread may look at a node
+  // that another thread returns.
+  std::atomic<std::uint64_t> live{kUnused};
+  union {
+    CachedGroup* home = nullptr;  // live or in a thread's bin: where the node was last. Mostly it goes back there.
+    std::uint64_t last_use;       // pending or leaving: Timepoint::bits
+  };
+  // The key that the next user gets: the node's index, and above it how often it came back, so that an old key is told
+  // from a new one.
+  std::uint32_t key = 0;
   std::uint16_t group = 0;
   std::uint16_t size_class = 0;
-  std::atomic<NodeState> state{NodeState::kUnused};
+
+  bool stands_for(const Block& block) const noexcept {
+    return live.load(std::memory_order_relaxed) == tail_of(block) && inner.handle == block.handle;
+  }
 };
 static_assert(sizeof(PoolNode) == 64);
 
@@ -39,26 +73,147 @@ class Counter {
  public:
   std::int64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
   void set(std::int64_t value) noexcept { value_.store(value, std::memory_order_relaxed); }
-  std::int64_t add(std::int64_t value) noexcept {
-    const std::int64_t sum = get() + value;
-    set(sum);
-    return sum;
-  }
+  void add(std::int64_t value) noexcept { set(get() + value); }
 
  private:
   std::atomic<std::int64_t> value_{0};
 };
 
-// How many blocks of a class a thread keeps.
-constexpr std::uint32_t most_kept(unsigned index) noexcept {
-  constexpr unsigned kSmall = size_class(std::size_t{64} << 10), kMiddle = size_class(std::size_t{1} << 20);
-  return index <= kSmall ? 64 : index <= kMiddle ? 16 : index < kUncached ? 8 : 0;
+// How many blocks of a class a thread keeps before it shares half of them.
+constexpr std::uint8_t most_kept(std::size_t index) noexcept {
+  constexpr std::size_t kSmall = size_class(std::size_t{64} << 10), kMiddle = size_class(std::size_t{1} << 20);
+  return index <= kSmall ? 64 : index <= kMiddle ? 16 : 8;
 }
 
+// One thread's part of a group: the blocks that it keeps, and how many bytes it has live.
+//
+// On the hot paths a byte that stops being live starts being cached and the other way round, so only the live
+// bytes are counted there: cached = base - live, and "cached + n <= quota" is "live - n >= base - quota".
+struct CachedGroup {
+  ThreadCache* cache = nullptr;
+  std::size_t asked_alignment = 0;     // of the last request, a legal one
+  std::uint32_t options = 0xffffffff;  // as packed below
+  std::uint32_t classes = 0;           // of blocks that the thread keeps
+  Counter live_bytes;                  // of this thread alone; below zero where it releases what others allocated
+  std::int64_t height = 0;             // past this many live bytes the pool or the tag may be at a new peak
+  std::int64_t floor = 0;              // base - quota
+  std::int64_t base = 0;
+  std::int64_t tag_ceiling = 0;  // how many live bytes of its tag the thread can have before a new peak of the tag
+  std::size_t alignment = 0;
+  std::array<PoolNode*, kAllClasses> heads{};
+  std::array<std::uint8_t, kAllClasses> room{};  // how many more the thread keeps
+
+  constexpr CachedGroup() = default;
+  CachedGroup(ThreadCache& of, std::uint32_t with_options, std::size_t with_alignment, std::size_t with_classes) noexcept
+      : cache(&of),
+        asked_alignment(with_alignment),
+        options(with_options),
+        classes(static_cast<std::uint32_t>(with_classes)),
+        alignment(with_alignment) {
+    for (std::size_t index = 0; index < classes; ++index) room[index] = most_kept(index);
+  }
+
+  void push(std::size_t index, PoolNode* node) noexcept {
+    --room[index];
+    node->next = heads[index];
+    heads[index] = node;
+  }
+  PoolNode* pop(std::size_t index) noexcept {
+    PoolNode* const node = heads[index];
+    ++room[index];
+    heads[index] = node->next;
+    return node;
+  }
+  std::uint32_t kept(std::size_t index) const noexcept { return index < classes ? most_kept(index) - room[index] : 0u; }
+
+  std::uint16_t tag() const noexcept { return static_cast<std::uint16_t>(options >> 16); }
+  std::int64_t cached_bytes() const noexcept { return base - live_bytes.get(); }
+  std::int64_t quota() const noexcept { return base - floor; }
+  void add_cached(std::int64_t bytes) noexcept {
+    base += bytes;
+    floor += bytes;
+  }
+  void add_quota(std::int64_t bytes) noexcept { floor -= bytes; }
+  // Live bytes that do not come from the cached ones.
+  void add_live(std::int64_t bytes) noexcept {
+    live_bytes.add(bytes);
+    add_cached(bytes);
+  }
+};
+
+// Where there is none, so that the hot paths need not ask for null.
+inline constinit CachedGroup no_group;
+inline constinit PoolNode no_node;
+
+// Requests below it share their blocks with it.
+inline constexpr std::size_t kLeastAlignment = 64;
+
+// What one thread keeps. The thread works on it in the lock, or under the pool's mutex; others under the pool's mutex
+// and with the lock closed.
+struct ThreadCache : BiasedLock {
+  // What the thread was given last. It is often what comes back first, and looking here spares the processor the wait
+  // from the block's bytes through the table to the node. Touched by the thread alone. The node may have come to stand
+  // for another block since: only its word `live` tells.
+  PoolNode* latest = &no_node;
+  // The group of the last request. Only this one is allocated from on the hot path, so only its height must be right,
+  // and one number counts for pool and tag: what other groups have live can only shrink meanwhile.
+  CachedGroup* current = &no_group;
+  std::uint64_t hits = 0;
+  std::int64_t ceiling = kUnknown;  // how many live bytes the thread can have before a new peak of the pool
+  bool is_vacant = false;           // its thread is gone, and the next one may have it
+  std::vector<std::unique_ptr<CachedGroup>> groups;  // by group number; null until used
+
+  static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min() / 2;
+
+  CachedGroup* group(std::size_t number) const noexcept {
+    return number < groups.size() ? groups[number].get() : nullptr;
+  }
+  template <class Visit>
+  void for_each_group(const Visit& visit) const {
+    for (std::size_t number = 0; number < groups.size(); ++number)
+      if (groups[number] != nullptr) visit(*groups[number], static_cast<std::uint16_t>(number));
+  }
+  std::int64_t live_bytes() const noexcept {
+    std::int64_t sum = 0;
+    for_each_group([&](const CachedGroup& each, auto) { sum += each.live_bytes.get(); });
+    return sum;
+  }
+  std::int64_t live_bytes(std::uint16_t tag) const noexcept {
+    std::int64_t sum = 0;
+    for_each_group([&](const CachedGroup& each, auto) { sum += each.tag() == tag ? each.live_bytes.get() : 0; });
+    return sum;
+  }
+  std::int64_t quota() const noexcept {
+    std::int64_t sum = 0;
+    for_each_group([&](const CachedGroup& each, auto) { sum += each.quota(); });
+    return sum;
+  }
+
+  // O(groups of the thread), and so is the next.
+  void make_current(CachedGroup& group) noexcept {
+    current = &group;
+    group.height = group.live_bytes.get() +
+                   std::min(ceiling - live_bytes(), group.tag_ceiling - live_bytes(group.tag()));
+  }
+  // Makes the group that serves such requests the current one. False when it is already, or there is none.
+  bool turn_to(std::uint32_t options, std::size_t alignment) noexcept {
+    if (!std::has_single_bit(alignment)) return false;
+    for (const auto& each : groups) {
+      if (each == nullptr || each->options != options || each->alignment != std::max(alignment, kLeastAlignment))
+        continue;
+      if (each.get() == current && each->asked_alignment == alignment) return false;
+      each->asked_alignment = alignment;
+      make_current(*each);
+      return true;
+    }
+    return false;
+  }
+};
+
+// A list of blocks that all threads find.
 struct Bin {
   PoolNode* head = nullptr;
   std::uint32_t count = 0;
-  std::uint32_t most = 0;  // a thread's bin: how many it keeps before it shares half of them
 
   void push(PoolNode* node) noexcept {
     node->next = head;
@@ -73,70 +228,13 @@ struct Bin {
   }
 };
 
-struct CachedGroup {
-  Counter live_bytes;                        // of this thread alone; below zero where it releases what others allocated
-  std::int64_t height = 0;                   // past this many live bytes the tag may be at a new peak
-  std::array<Bin, kSizeClasses + 1> bins{};  // the last for kUncached: always empty, and full
-
-  CachedGroup() noexcept {
-    for (unsigned index = 0; index < bins.size(); ++index) bins[index].most = most_kept(index);
-  }
-};
-
-// The blocks that one thread keeps. The thread works on it under `lock`, or under the pool's mutex; others
-// under the pool's mutex and with the lock revoked.
-//
-// On the hot paths a byte that stops being live starts being cached and the other way round, so only the live
-// bytes are counted there: cached = base - live, and "cached + n <= quota" is "live - n >= base - quota".
-struct ThreadCache {
-  BiasedLock lock;
-  Counter live_bytes, hits;
-  // What the thread was given last. It is often what comes back first, and looking here spares the processor the wait
-  // from the block's bytes through the table to the node. Touched by the thread alone. The node may have come to stand
-  // for another block since: only its key tells.
-  PoolNode* latest = nullptr;
-  std::int64_t height = 0;  // past this many live bytes the pool may be at a new peak
-  std::int64_t floor = 0;   // base - quota
-  std::int64_t base = 0;
-
-  std::int64_t cached_bytes() const noexcept { return base - live_bytes.get(); }
-  std::int64_t quota() const noexcept { return base - floor; }
-  void add_cached(std::int64_t bytes) noexcept {
-    base += bytes;
-    floor += bytes;
-  }
-  void add_quota(std::int64_t bytes) noexcept { floor -= bytes; }
-  // Live bytes that do not come from the cached ones.
-  void add_live(std::int64_t bytes) noexcept {
-    live_bytes.add(bytes);
-    add_cached(bytes);
-  }
-
-  // What was asked for lately, and found to be legal.
-  struct Memo {
-    std::size_t alignment = 0;  // as asked; 0: none
-    std::uint32_t options = 0;
-    CachedGroup* group = nullptr;
-  };
-  std::array<Memo, 4> memos{};
-  Memo& memo(std::uint32_t options) noexcept { return memos[(options ^ options >> 16) % 4]; }
-  std::vector<std::unique_ptr<CachedGroup>> groups;  // by group number; null until used
-
-  CachedGroup* group(std::size_t number) const noexcept {
-    return number < groups.size() ? groups[number].get() : nullptr;
-  }
-};
-
 struct SharedGroup {
   std::size_t alignment = 0;
   std::uint32_t options = 0;
   Name tag;
-  Counter live_bytes;  // of threads that are gone
+  Counter live_bytes;  // of threads without a cache
   std::array<Bin, kSizeClasses> idle{}, pending{};
 };
-
-// Requests below it share their blocks with it.
-inline constexpr std::size_t kLeastAlignment = 64;
 
 // Usage, host access and tag in one word, in the order in which the request has them: one load.
 constexpr std::uint32_t pack_options(const BlockSpec& spec) noexcept {
@@ -145,7 +243,7 @@ constexpr std::uint32_t pack_options(const BlockSpec& spec) noexcept {
 }
 
 // How many blocks a thread takes from the shared ones at once.
-constexpr std::uint32_t batch_of(unsigned index) noexcept {
+constexpr std::uint32_t batch_of(std::size_t index) noexcept {
   return class_bytes(index) <= (std::size_t{64} << 10) ? 16 : 1;
 }
 
@@ -169,12 +267,8 @@ class NodeTable {
     return chunk == nullptr ? nullptr : chunk + (index & ((1u << kChunkBits) - 1));
   }
 
-  static std::uint32_t index(const PoolNode& node) noexcept {
-    return node.key.load(std::memory_order_relaxed) & ((1u << kIndexBits) - 1);
-  }
-  static void make_key_old(PoolNode& node) noexcept {
-    node.key.store(node.key.load(std::memory_order_relaxed) + (1u << kIndexBits), std::memory_order_relaxed);
-  }
+  static std::uint32_t index(const PoolNode& node) noexcept { return node.key & ((1u << kIndexBits) - 1); }
+  static constexpr std::uint32_t next_key(std::uint32_t key) noexcept { return key + (1u << kIndexBits); }
 
   // The calls below are made under the pool's mutex. take() gives null when there are 2^24 nodes, and throws
   // std::bad_alloc.
@@ -192,11 +286,11 @@ class NodeTable {
       chunk.store(nodes, std::memory_order_release);
     }
     PoolNode* node = nodes + (made_ & ((1u << kChunkBits) - 1));
-    node->key.store(made_++, std::memory_order_relaxed);
+    node->key = made_++;
     return node;
   }
   void give(PoolNode* node) noexcept {
-    node->state.store(NodeState::kUnused, std::memory_order_relaxed);
+    node->live.store(kUnused, std::memory_order_relaxed);
     node->next = free_;
     free_ = node;
   }

@@ -22,6 +22,8 @@ Error too_many_blocks() {
 CachingPool::~CachingPool() {
   // Nobody else can be here: threads that end hold a reference while they retire.
   give_up(0, nullptr);
+  // Threads may remember their caches for longer, and another pool may come to stand at this address.
+  for (const auto& cache : caches_) cache->close();
 }
 
 std::uint16_t CachingPool::group_number(const BlockSpec& spec) {
@@ -43,7 +45,8 @@ CachedGroup* CachingPool::own_group(ThreadCache* cache, std::uint16_t number) no
   if (cache == nullptr) return nullptr;
   if (cache->group(number) == nullptr) try {
       if (cache->groups.size() <= number) cache->groups.resize(number + std::size_t{1});
-      cache->groups[number] = std::make_unique<CachedGroup>();
+      cache->groups[number] =
+          std::make_unique<CachedGroup>(*cache, groups_[number]->options, groups_[number]->alignment, own_classes_);
     } catch (...) {
       return nullptr;
     }
@@ -51,14 +54,12 @@ CachedGroup* CachingPool::own_group(ThreadCache* cache, std::uint16_t number) no
 }
 
 // Adds to, or with a negative number takes from, what is live.
-void CachingPool::count(ThreadCache* cache, CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept {
-  if (cache != nullptr && group != nullptr) {
-    cache->add_live(bytes);
-    group->live_bytes.add(bytes);
-  } else {
+void CachingPool::count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept {
+  if (group != nullptr)
+    group->add_live(bytes);
+  else
     groups_[number]->live_bytes.add(bytes);
-  }
-  if (bytes > 0) raise_peaks(cache, group, number);
+  if (bytes > 0) raise_peaks(group, number);
 }
 
 std::int64_t CachingPool::live_of(const Name* tag) const noexcept {
@@ -73,50 +74,52 @@ std::int64_t CachingPool::live_of(const Name* tag) const noexcept {
 }
 
 // Notes a new peak, and how far this thread can go before there can be another one.
-void CachingPool::raise_peaks(ThreadCache* cache, CachedGroup* group, std::uint16_t number) noexcept {
+void CachingPool::raise_peaks(CachedGroup* group, std::uint16_t number) noexcept {
   const std::int64_t live = live_of(nullptr);
   peak_ = std::max(peak_, live);
   const Name tag = groups_[number]->tag;
   const std::int64_t of_tag = live_of(&tag);
   std::int64_t& tag_peak = tag_peaks_.find(tag.id())->second;
   tag_peak = std::max(tag_peak, of_tag);
-  if (cache == nullptr || group == nullptr) return;
-  cache->height = cache->live_bytes.get() + peak_ - live;
-  group->height = group->live_bytes.get() + tag_peak - of_tag;
-}
-
-void CachingPool::note_height(ThreadCache& cache, CachedGroup& group, std::uint16_t number) noexcept {
-  const Lock lock(mutex_);
-  raise_peaks(&cache, &group, number);
+  if (group == nullptr) return;
+  ThreadCache& cache = *group->cache;
+  cache.ceiling = cache.live_bytes() + peak_ - live;
+  const std::int64_t tag_ceiling = cache.live_bytes(tag.id()) + tag_peak - of_tag;
+  cache.for_each_group([&](CachedGroup& each, auto) {
+    if (each.tag() == tag.id()) each.tag_ceiling = tag_ceiling;
+  });
+  cache.make_current(*group);
 }
 
 // A block of this class that anybody, or the given line, may use now.
-PoolNode* CachingPool::take_shared(ThreadCache* cache, CachedGroup* group, std::uint16_t number, unsigned size_class,
+PoolNode* CachingPool::take_shared(CachedGroup* group, std::uint16_t number, std::size_t index,
                                    std::uint16_t line) noexcept {
   SharedGroup& shared = *groups_[number];
-  Bin& pending = shared.pending[size_class];
+  Bin& pending = shared.pending[index];
   for (PoolNode** at = &pending.head; *at != nullptr; at = &(*at)->next) {
     PoolNode* node = *at;
-    const Timepoint last_use{node->word.load(std::memory_order_relaxed)};
+    const Timepoint last_use{node->last_use};
     if (!(line != 0 && last_use.line() == line) && !is_reached(last_use)) continue;
     *at = node->next;
     --pending.count;
     shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
     return node;
   }
-  Bin& idle = shared.idle[size_class];
+  Bin& idle = shared.idle[index];
   if (idle.head == nullptr) return nullptr;
   PoolNode* const node = idle.pop();
   shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
   // Take a few more along, with the right to keep them.
-  for (std::uint32_t i = 1; group != nullptr && i < batch_of(size_class) && idle.head != nullptr; ++i) {
+  for (std::uint32_t i = 1; i < batch_of(index) && idle.head != nullptr && group != nullptr && group->room[index] > 0;
+       ++i) {
     PoolNode* const next = idle.pop();
     const auto bytes = static_cast<std::int64_t>(next->inner.bytes);
     shared_cached_ -= bytes;
     quotas_ += bytes;
-    cache->add_quota(bytes);
-    cache->add_cached(bytes);
-    group->bins[size_class].push(next);
+    group->add_quota(bytes);
+    group->add_cached(bytes);
+    next->home = group;
+    group->push(index, next);
   }
   return node;
 }
@@ -126,9 +129,12 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
     return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
                  asked.alignment);
   if (asked.bytes == 0) return Block{.label = asked.label.id(), .usage = asked.usage};
+  // Perhaps only the group, or the cache, was not at hand.
+  if (ThreadCache* const cache = find_cache(); cache != nullptr && cache->turn_to(pack_options(asked), asked.alignment))
+    return allocate(asked);
   check_now_and_then();
   if (asked.bytes > largest_) return allocate_below(asked, asked.bytes, kUncached);
-  const unsigned index = size_class(asked.bytes);
+  const std::size_t index = size_class(asked.bytes);
   PoolNode* node = nullptr;
   Block block;
   try {
@@ -136,22 +142,19 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
     const std::uint16_t number = group_number(asked);
     ThreadCache* const cache = own_cache();
     CachedGroup* const group = own_group(cache, number);
-    if (group != nullptr) cache->memo(pack_options(asked)) = {asked.alignment, pack_options(asked), group};
-    if (group != nullptr && group->bins[index].head != nullptr) {
-      // The options were not in the memo, and now they are.
-      node = group->bins[index].pop();
-      cache->add_cached(-static_cast<std::int64_t>(node->inner.bytes));
+    if (group != nullptr) group->asked_alignment = asked.alignment;
+    if (group != nullptr && group->heads[index] != nullptr) {
+      // The lock was closed, or the group is new to the thread's table.
+      node = group->pop(index);
+      group->add_cached(-static_cast<std::int64_t>(node->inner.bytes));
     } else {
-      node = take_shared(cache, group, number, index, asked.on);
+      node = take_shared(group, number, index, asked.on);
     }
     if (node != nullptr) {
-      if (cache != nullptr)
-        cache->hits.add(1);
-      else
-        ++retired_hits_;
-      count(cache, group, number, static_cast<std::int64_t>(node->inner.bytes));
-      hand_out(*node, asked);
-      block = live_block(*node, asked).value();
+      ++(cache != nullptr ? cache->hits : shared_hits_);
+      node->home = group != nullptr ? group : &no_group;
+      count(group, number, static_cast<std::int64_t>(node->inner.bytes));
+      block = live_block(*node, asked.bytes, hand_out(*node, asked)).value();
     }
   } catch (const std::bad_alloc&) {
     return out_of_memory(OutOfMemory::Cause::kCapacity, *this, asked);
@@ -221,10 +224,11 @@ Result<Block> CachingPool::allocate_below(const BlockSpec& asked, std::size_t by
     }
     node->inner = *given;
     node->size_class = size_class;
-    ThreadCache* const cache = own_cache();
-    count(cache, own_group(cache, node->group), node->group, static_cast<std::int64_t>(given->bytes));
-    hand_out(*node, asked);
-    return live_block(*node, asked);
+    CachedGroup* const group = own_group(own_cache(), node->group);
+    if (group != nullptr) group->asked_alignment = asked.alignment;
+    node->home = group != nullptr ? group : &no_group;
+    count(group, node->group, static_cast<std::int64_t>(given->bytes));
+    return live_block(*node, asked.bytes, hand_out(*node, asked));
   } catch (const std::bad_alloc&) {
     return undo(out_of_memory(OutOfMemory::Cause::kCapacity, *this, asked));
   }
@@ -242,20 +246,21 @@ Result<void> CachingPool::zero(const PoolNode& node, const BlockSpec& spec) {
 }
 
 // Moves half of a thread's blocks of one class to where all threads find them.
-void CachingPool::share_half(ThreadCache& cache, Bin& bin, std::uint16_t number, unsigned size_class) noexcept {
-  for (std::uint32_t left = bin.count / 2; left > 0; --left) {
-    PoolNode* const node = bin.pop();
+void CachingPool::share_half(CachedGroup& group, std::uint16_t number, std::size_t index) noexcept {
+  for (std::uint32_t left = group.kept(index) / 2; left > 0; --left) {
+    PoolNode* const node = group.pop(index);
     const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
-    groups_[number]->idle[size_class].push(node);
-    cache.add_cached(-bytes);
-    cache.add_quota(-bytes);
+    groups_[number]->idle[index].push(node);
+    group.add_cached(-bytes);
+    group.add_quota(-bytes);
     quotas_ -= bytes;
     shared_cached_ += bytes;
   }
 }
 
 void CachingPool::leave(PoolNode* node, PoolNode*& leaving) const noexcept {
-  node->state.store(NodeState::kLeaving, std::memory_order_relaxed);
+  if (node->live.load(std::memory_order_relaxed) != kPending) node->last_use = 0;
+  node->live.store(kLeaving, std::memory_order_relaxed);
   node->next = leaving;
   leaving = node;
 }
@@ -277,36 +282,24 @@ std::size_t CachingPool::take_from_shared(std::size_t wanted, const Name* tag, P
   return taken;
 }
 
-// The same for a thread's own blocks. Requires: this thread's cache, or its lock revoked.
+// The same for a thread's own blocks. Requires: this thread's cache, or its lock closed.
 std::size_t CachingPool::take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag,
                                          PoolNode*& leaving) noexcept {
   std::size_t taken = 0;
-  for (unsigned index = kSizeClasses; index-- > 0 && taken < wanted;)
-    for (std::size_t number = 0; number < cache.groups.size(); ++number) {
-      CachedGroup* const group = cache.group(number);
-      if (group == nullptr || (tag != nullptr && groups_[number]->tag != *tag)) continue;
-      while (group->bins[index].head != nullptr && taken < wanted) {
-        PoolNode* const node = group->bins[index].pop();
+  for (std::size_t index = kSizeClasses; index-- > 0 && taken < wanted;)
+    cache.for_each_group([&](CachedGroup& group, auto) {
+      if (tag != nullptr && group.tag() != tag->id()) return;
+      while (group.heads[index] != nullptr && taken < wanted) {
+        PoolNode* const node = group.pop(index);
+        const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
         taken += node->inner.bytes;
+        group.add_cached(-bytes);
+        group.add_quota(-bytes);
+        quotas_ -= bytes;
         leave(node, leaving);
       }
-    }
-  cache.add_cached(-static_cast<std::int64_t>(taken));
-  cache.add_quota(-static_cast<std::int64_t>(taken));
-  quotas_ -= static_cast<std::int64_t>(taken);
+    });
   return taken;
-}
-
-// Calls `visit` with every thread's cache while its thread cannot work on it.
-template <class Visit>
-void CachingPool::with_all_caches(const Visit& visit) const noexcept {
-  for (const auto& cache : caches_) cache->lock.revoke();
-  BiasedLock::barrier();
-  for (const auto& cache : caches_) {
-    cache->lock.await_owner();
-    visit(*cache);
-  }
-  for (const auto& cache : caches_) cache->lock.give_back();
 }
 
 // Whether `bytes` more may be cached, after pushing other blocks out if need be.
@@ -323,54 +316,60 @@ bool CachingPool::make_room(std::size_t bytes, PoolNode*& leaving) noexcept {
   return room() >= wanted;
 }
 
-void CachingPool::release_slowly(PoolNode& node, Timepoint last_use) noexcept {
+void CachingPool::release_slowly(const Block& block, Timepoint last_use) noexcept {
+  PoolNode* const found = nodes_.find(block.key);
+  if (found == nullptr || !found->stands_for(block)) return refuse(block);
+  PoolNode& node = *found;
   check_now_and_then();
   PoolNode* leaving = nullptr;
   {
     const Lock lock(mutex_);
     const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
-    ThreadCache* const cache = own_cache();
-    CachedGroup* const group = own_group(cache, node.group);
-    count(cache, group, node.group, -bytes);
+    CachedGroup* const group = own_group(own_cache(), node.group);
+    count(group, node.group, -bytes);
+    take_in(node, block);
+    const std::size_t index = node.size_class;
     const bool idle = is_reached(last_use);
-    take_in(node);
-    if (!idle) node.word.store(last_use.bits, std::memory_order_relaxed);
-    SharedGroup& shared = *groups_[node.group];
-    if (node.size_class == kUncached) {
+    if (!idle) {
+      node.live.store(kPending, std::memory_order_relaxed);
+      node.last_use = last_use.bits;
+    }
+    if (index == kUncached) {
       leave(&node, leaving);
-    } else if (idle && group != nullptr && 2 * node.inner.bytes <= options_.max_cached_bytes) {
-      Bin& bin = group->bins[node.size_class];
-      if (bin.count >= bin.most) share_half(*cache, bin, node.group, node.size_class);
-      const std::int64_t lacking = cache->cached_bytes() + bytes - cache->quota();
-      if (lacking > 0) {
-        // One thread keeps at most half of what the pool may.
-        const auto half = static_cast<std::int64_t>(options_.max_cached_bytes / 2);
-        const bool may_grow = cache->quota() + lacking <= half;
-        if (!may_grow) share_half(*cache, bin, node.group, node.size_class);
-        const std::int64_t room = static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_;
-        const std::int64_t step = std::min({std::max(lacking, kQuotaStep), room, half - cache->quota()});
-        if (step >= lacking) {
-          cache->add_quota(step);
-          quotas_ += step;
-        }
-      }
-      if (cache->cached_bytes() + bytes <= cache->quota()) {
-        bin.push(&node);
-        cache->add_cached(bytes);
-      } else if (make_room(node.inner.bytes, leaving)) {
-        shared.idle[node.size_class].push(&node);
-        shared_cached_ += bytes;
-      } else {
-        leave(&node, leaving);
-      }
+    } else if (idle && group != nullptr && keep(*group, node)) {
+      node.home = group;
+      group->push(index, &node);
+      group->add_cached(bytes);
     } else if (make_room(node.inner.bytes, leaving)) {
-      (idle ? shared.idle : shared.pending)[node.size_class].push(&node);
+      SharedGroup& shared = *groups_[node.group];
+      (idle ? shared.idle : shared.pending)[index].push(&node);
       shared_cached_ += bytes;
     } else {
       leave(&node, leaving);
     }
   }
   give_back(leaving);
+}
+
+// Whether the thread may keep one more block, after sharing some of its class or taking more quota.
+bool CachingPool::keep(CachedGroup& group, const PoolNode& node) noexcept {
+  const std::size_t index = node.size_class;
+  if (index >= own_classes_ || 2 * node.inner.bytes > options_.max_cached_bytes) return false;
+  if (group.room[index] == 0) share_half(group, node.group, index);
+  const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
+  const std::int64_t lacking = group.cached_bytes() + bytes - group.quota();
+  if (lacking > 0) {
+    // One thread keeps at most half of what the pool may.
+    const auto half = static_cast<std::int64_t>(options_.max_cached_bytes / 2);
+    if (group.cache->quota() + lacking > half) share_half(group, node.group, index);
+    const std::int64_t room = static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_;
+    const std::int64_t step = std::min({std::max(lacking, kQuotaStep), room, half - group.cache->quota()});
+    if (step >= lacking) {
+      group.add_quota(step);
+      quotas_ += step;
+    }
+  }
+  return group.cached_bytes() + bytes <= group.quota();
 }
 
 std::size_t CachingPool::give_back(PoolNode* list) noexcept {
@@ -380,7 +379,7 @@ std::size_t CachingPool::give_back(PoolNode* list) noexcept {
     list = node->next;
     bytes += node->inner.bytes;
     if (is_markable(node->inner)) asan_unpoison(node->inner.host, node->inner.bytes);
-    inner()->release(node->inner, Timepoint{node->word.load(std::memory_order_relaxed)});
+    inner()->release(node->inner, Timepoint{node->last_use});
     held_.fetch_sub(node->inner.bytes, std::memory_order_relaxed);
     const Lock lock(mutex_);
     nodes_.give(node);
@@ -416,22 +415,22 @@ std::size_t CachingPool::trim_tag(Name tag) noexcept {
 
 // Moves all that a thread keeps, and its quota, to where all threads find it.
 void CachingPool::share_all(ThreadCache& cache) noexcept {
-  for (std::size_t number = 0; number < cache.groups.size(); ++number)
-    if (CachedGroup* const group = cache.group(number))
-      for (unsigned index = 0; index < kSizeClasses; ++index)
-        while (group->bins[index].head != nullptr) groups_[number]->idle[index].push(group->bins[index].pop());
-  shared_cached_ += cache.cached_bytes();
-  quotas_ -= cache.quota();
-  cache.base = cache.floor = cache.live_bytes.get();
+  cache.for_each_group([&](CachedGroup& group, std::uint16_t number) {
+    for (std::size_t index = 0; index < group.classes; ++index)
+      while (group.heads[index] != nullptr) groups_[number]->idle[index].push(group.pop(index));
+    shared_cached_ += group.cached_bytes();
+    quotas_ -= group.quota();
+    group.base = group.floor = group.live_bytes.get();
+  });
 }
 
-void CachingPool::retire(const std::shared_ptr<ThreadCache>& cache) noexcept {
+// The cache stays with the pool, for the next new thread: it counts what is live, and nodes know it as their home.
+void CachingPool::retire(ThreadCache& cache) noexcept {
   const Lock lock(mutex_);
-  share_all(*cache);
-  for (std::size_t number = 0; number < cache->groups.size(); ++number)
-    if (const CachedGroup* group = cache->group(number)) groups_[number]->live_bytes.add(group->live_bytes.get());
-  retired_hits_ += static_cast<std::uint64_t>(cache->hits.get());
-  std::erase(caches_, cache);
+  share_all(cache);
+  cache.current = &no_group;
+  cache.ceiling = ThreadCache::kUnknown;
+  cache.is_vacant = true;
 }
 
 }  // namespace berth
