@@ -79,10 +79,10 @@ struct Block {
   std::uint64_t handle = 0;   // the device's own: an address, an object pointer, ...
   std::byte* host = nullptr;  // the first byte on the host, or null
   std::size_t bytes = 0;      // what may be used, at least what was asked for
-  std::uint32_t key = 0;      // the allocator's own
   std::uint16_t label = 0;    // a Name's id
   BlockFlags flags = BlockFlags::kNone;
   Usage usage = Usage::kDefault;
+  std::uint32_t key = 0;  // the allocator's own
 
   constexpr bool has(BlockFlags flag) const noexcept {
     return (static_cast<std::uint8_t>(flags) & static_cast<std::uint8_t>(flag)) != 0;

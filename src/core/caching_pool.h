@@ -39,13 +39,14 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
 
   // --- Without the mutex ---
   ThreadCache* find_cache() noexcept;
-  std::uint64_t hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
-  void take_in(PoolNode& node, const Block& block) noexcept;
-  Result<Block> allocate_slowly(const BlockSpec& spec);
+  Tail hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
+  void take_in(PoolNode& node, Tail tail, const Block& block) noexcept;
+  CachedGroup* home_of(const PoolNode& node, CachedGroup* group) const noexcept;
+  [[gnu::cold]] Result<Block> allocate_slowly(const BlockSpec& spec, PoolNode* taken);
   Result<Block> allocate_below(const BlockSpec& spec, std::size_t bytes, std::uint16_t size_class);
-  Result<Block> finish_slowly(ThreadCache& cache, PoolNode& node, const BlockSpec& spec, std::uint64_t tail);
-  void refuse(const Block& block) noexcept;
-  void release_slowly(const Block& block, Timepoint last_use) noexcept;
+  Result<Block> finish_slowly(PoolNode& node, const BlockSpec& spec);
+  [[gnu::cold]] void refuse(const Block& block) noexcept;
+  [[gnu::cold]] void release_slowly(const Block& block, Timepoint last_use) noexcept;
   Result<void> reserve(const BlockSpec& spec, std::size_t bytes);
   Result<void> zero(const PoolNode& node, const BlockSpec& spec);
   // Gives a list of nodes back to the layer below; returns their bytes.
@@ -60,7 +61,7 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, std::uint16_t line) noexcept;
   void count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
   void raise_peaks(CachedGroup* group, std::uint16_t number) noexcept;
-  void share_half(CachedGroup& group, std::uint16_t number, std::size_t index) noexcept;
+  void share_half(CachedGroup& group, std::uint16_t number, std::size_t index, std::int64_t at_least) noexcept;
   bool keep(CachedGroup& group, const PoolNode& node) noexcept;
   bool make_room(std::size_t bytes, PoolNode*& leaving) noexcept;
   void leave(PoolNode* node, PoolNode*& leaving) const noexcept;
@@ -112,7 +113,7 @@ void CachingPool::with_all_caches(const Visit& visit) const noexcept {
 // The block as the user gets it. Written as two halves, straight into the result: a block that is written in small
 // pieces and copied as a whole right after makes the processor wait for each of its halves, which is half the price of
 // a hit.
-inline Result<Block> live_block(const PoolNode& node, std::size_t asked, std::uint64_t tail) noexcept {
+inline Result<Block> live_block(const PoolNode& node, std::size_t asked, Tail tail) noexcept {
   using Half = std::uint64_t __attribute__((vector_size(16)));
   static_assert(2 * sizeof(Half) == sizeof(Block) && offsetof(Block, host) == 8 && offsetof(Block, bytes) == 16);
   Half first;
@@ -125,11 +126,15 @@ inline Result<Block> live_block(const PoolNode& node, std::size_t asked, std::ui
   return result;
 }
 
+// Where a node goes when it comes back.
+inline CachedGroup* CachingPool::home_of(const PoolNode& node, CachedGroup* group) const noexcept {
+  return group != nullptr && node.size_class < own_classes_ ? group : &no_group;
+}
+
 // Makes a cached node live, and returns the tail of its block. The caller took it out of its bin.
-inline std::uint64_t CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
-  // Flags and usage are the inner block's, key and label the user's.
-  const std::uint64_t tail = (tail_of(node.inner) >> 48 << 16 | spec.label.id()) << 32 | node.key;
-  node.live.store(tail, std::memory_order_relaxed);
+inline Tail CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
+  const Tail tail = (node.load_tail() & ~(kNotLive | kLabelBits)) | spec.label.id();
+  node.tail.store(tail, std::memory_order_relaxed);
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner)) {
       asan_unpoison(node.inner.host, node.inner.bytes);
@@ -140,8 +145,8 @@ inline std::uint64_t CachingPool::hand_out(PoolNode& node, const BlockSpec& spec
   return tail;
 }
 
-// Makes the node of a live block cached. The caller puts it into a bin.
-inline void CachingPool::take_in(PoolNode& node, const Block& block) noexcept {
+// Makes the node of a live block, with its tail, cached. The caller puts it into a bin.
+inline void CachingPool::take_in(PoolNode& node, Tail tail, const Block& block) noexcept {
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner)) {
       const std::size_t asked = std::min(block.bytes, node.inner.bytes);
@@ -150,8 +155,7 @@ inline void CachingPool::take_in(PoolNode& node, const Block& block) noexcept {
       asan_poison(node.inner.host, node.inner.bytes);
     }
   }
-  node.key = NodeTable::next_key(block.key);
-  node.live.store(kCached, std::memory_order_relaxed);
+  node.tail.store(tail + (kOnceMore | kNotLive), std::memory_order_relaxed);
 }
 
 }  // namespace berth

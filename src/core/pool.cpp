@@ -95,74 +95,59 @@ ThreadCache* CachingPool::own_cache() noexcept {
 // each hit: what can be known earlier, or asked later, is not asked here.
 
 Result<Block> CachingPool::allocate(const BlockSpec& spec) {
-  BiasedLock* const lock = recent[slot_];
-  if (!lock->enter(this)) [[unlikely]]
-    return allocate_slowly(spec);
-  ThreadCache& cache = static_cast<ThreadCache&>(*lock);
-  CachedGroup& group = *cache.current;
-  const std::size_t index = size_class(spec.bytes);
-  // Of zero bytes, and of more than are cached, there are no blocks.
-  if (group.options != pack_options(spec) || group.asked_alignment != spec.alignment ||
-      group.heads[index] == nullptr) [[unlikely]] {
-    cache.leave();
-    return allocate_slowly(spec);
-  }
-  PoolNode& node = *group.pop(index);
-  cache.latest = &node;
-  ++cache.hits;
-  const std::int64_t live = group.live_bytes.get() + static_cast<std::int64_t>(node.inner.bytes);
-  group.live_bytes.set(live);
-  const std::uint64_t tail = hand_out(node, spec);
-  cache.leave();
-  if (live > group.height || spec.zero) [[unlikely]]
-    return finish_slowly(cache, node, spec, tail);
-  return live_block(node, spec.bytes, tail);
-}
-
-Result<Block> CachingPool::finish_slowly(ThreadCache& cache, PoolNode& node, const BlockSpec& spec,
-                                         std::uint64_t tail) {
-  auto block = live_block(node, spec.bytes, tail);
-  if (cache.current->live_bytes.get() > cache.current->height) {
-    const Lock lock(mutex_);
-    raise_peaks(cache.current, node.group);
-  }
-  if (spec.zero)
-    if (auto zeroed = zero(node, spec); !zeroed) {
-      release(*block, {});
-      return zeroed.error();
+  PoolNode* node = nullptr;
+  if (BiasedLock* const lock = recent[slot_]; lock->enter(this)) [[likely]] {
+    ThreadCache& cache = static_cast<ThreadCache&>(*lock);
+    CachedGroup& group = *cache.current;
+    const std::size_t index = size_class(spec.bytes);
+    // Of zero bytes, and of more than are cached, there are no blocks.
+    if (group.options == pack_options(spec) && group.asked_alignment == spec.alignment &&
+        group.bins[index].head != nullptr) [[likely]] {
+      node = group.bins[index].pop();
+      cache.latest = node;
+      ++cache.hits;
+      const std::int64_t live = group.live_bytes.get() + static_cast<std::int64_t>(node->inner.bytes);
+      group.live_bytes.set(live);
+      const Tail tail = hand_out(*node, spec);
+      cache.leave();
+      if (live <= group.height && !spec.zero) [[likely]]
+        return live_block(*node, spec.bytes, tail);
+    } else {
+      cache.leave();
     }
-  return block;
+  }
+  return allocate_slowly(spec, node);
 }
 
 void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
+  if (last_use.bits != 0) [[unlikely]]
+    return release_slowly(block, last_use);
   BiasedLock* const lock = recent[slot_];
-  if (last_use.bits != 0 || !lock->enter(this)) [[unlikely]]
+  if (!lock->enter(this)) [[unlikely]]
     return release_slowly(block, last_use);
   ThreadCache& cache = static_cast<ThreadCache&>(*lock);
   PoolNode* node = cache.latest;
-  if (!node->stands_for(block)) {
+  Tail tail = node->load_tail();
+  if (tail != tail_of(block) || node->inner.handle != block.handle) [[unlikely]] {
     node = nodes_.find(block.key);
-    if (node == nullptr || !node->stands_for(block)) [[unlikely]] {
+    if (node == nullptr || !node->stands_for(block)) {
       cache.leave();
       return refuse(block);
     }
+    tail = node->load_tail();
   }
-  CachedGroup* group = node->home;
-  if (group->cache != &cache) [[unlikely]] {
-    // Another thread allocated it. From now on it is this thread's.
-    group = cache.group(node->group);
-    if (group == nullptr) group = &no_group;
-    node->home = group;
-  }
-  const std::size_t index = node->size_class;
-  const std::int64_t live = group->live_bytes.get() - static_cast<std::int64_t>(node->inner.bytes);
-  if (group->room[index] == 0 || live < group->floor) [[unlikely]] {
+  // What another thread allocated is this thread's from now on.
+  if (node->home->cache != &cache) [[unlikely]]
+    node->home = home_of(*node, cache.group(node->group));
+  CachedGroup& group = *node->home;
+  const std::int64_t live = group.live_bytes.get() - static_cast<std::int64_t>(node->inner.bytes);
+  if (live < group.floor) [[unlikely]] {
     cache.leave();
     return release_slowly(block, last_use);
   }
-  take_in(*node, block);
-  group->push(index, node);
-  group->live_bytes.set(live);
+  take_in(*node, tail, block);
+  group.bins[node->size_class].push(node);
+  group.live_bytes.set(live);
   cache.leave();
 }
 

@@ -21,11 +21,11 @@ std::size_t CachingPool::cached_of(const Name* tag) const noexcept {
 PoolCounters CachingPool::count_all(const Name* tag) const noexcept {
   PoolCounters result;
   nodes_.for_each([&](const PoolNode& node) {
-    const std::uint64_t live = node.live.load(std::memory_order_relaxed);
-    if (live == kUnused || live == kLeaving) return;
+    const bool is_live = node.is_live();
+    if (!is_live && !node.is_cached()) return;
     if (tag != nullptr && groups_[node.group]->tag != *tag) return;
-    (is_live(live) ? result.live_bytes : result.cached_bytes) += node.inner.bytes;
-    result.live_count += is_live(live);
+    (is_live ? result.live_bytes : result.cached_bytes) += node.inner.bytes;
+    result.live_count += is_live;
   });
   return result;
 }
@@ -56,14 +56,13 @@ void CachingPool::explain(OutOfMemory& report) const {
     LabelCounters labels;
     std::size_t live_bytes = 0, live_count = 0, cached = 0, pending = 0;
     nodes_.for_each([&](const PoolNode& node) {
-      const std::uint64_t live = node.live.load(std::memory_order_relaxed);
-      if (is_live(live)) {
-        labels.add(label_of(live), node.inner.bytes);
+      if (const Tail tail = node.load_tail(); (tail & kNotLive) == 0) {
+        labels.add(static_cast<std::uint16_t>(tail & kLabelBits), node.inner.bytes);
         live_bytes += node.inner.bytes;
         ++live_count;
-      } else if (live == kCached || live == kPending) {
+      } else if (node.is_cached()) {
         cached += node.inner.bytes;
-        if (live == kPending && !is_reached(Timepoint{node.last_use})) pending += node.inner.bytes;
+        if (node.state == NodeState::kPending && !is_reached(Timepoint{node.last_use})) pending += node.inner.bytes;
       }
     });
     report.cached_bytes += cached;
@@ -99,28 +98,25 @@ Result<void> CachingPool::check_stopped() const {
     return Error(Code::kInvalidData, Layer::kAllocator, what, found, expected);
   };
   std::int64_t listed = 0;
-  const auto walk = [&](const PoolNode* head, std::uint32_t count, std::uint64_t state, std::size_t number,
-                        std::size_t index, std::int64_t& bytes) -> Result<void> {
-    std::uint32_t seen = 0;
+  const std::int64_t made = nodes_.size();
+  const auto walk = [&](const PoolNode* head, NodeState state, std::size_t number, std::size_t index,
+                        std::int64_t& bytes) -> Result<void> {
     for (const PoolNode* node = head; node != nullptr; node = node->next) {
-      if (node->live.load(std::memory_order_relaxed) != state)
-        return broken("block {} is in a bin and not marked so; its word is {}", NodeTable::index(*node),
-                      static_cast<std::int64_t>(node->live.load(std::memory_order_relaxed)));
+      if (node->is_live() || node->state != state)
+        return broken("block {} is in a bin and not marked so; its state is {}", NodeTable::index(*node),
+                      static_cast<std::int64_t>(node->state));
       if (node->group != number || node->size_class != index)
         return broken("block {} of class {} is in the wrong bin", NodeTable::index(*node), node->size_class);
       bytes += static_cast<std::int64_t>(node->inner.bytes);
-      if (++seen > count) break;
+      if (++listed > made) return broken("bins list more than the {} blocks there are; one of class {} twice", made, index);
     }
-    if (seen != count) return broken("a bin lists {} blocks and counts {}", seen, count);
-    listed += seen;
     return {};
   };
   std::int64_t shared = 0, quotas = 0;
   for (std::size_t number = 0; number < groups_.size(); ++number)
     for (std::size_t index = 0; index < kSizeClasses; ++index) {
-      const Bin &idle = groups_[number]->idle[index], &pending = groups_[number]->pending[index];
-      BERTH_TRY(walk(idle.head, idle.count, kCached, number, index, shared));
-      BERTH_TRY(walk(pending.head, pending.count, kPending, number, index, shared));
+      BERTH_TRY(walk(groups_[number]->idle[index].head, NodeState::kInUse, number, index, shared));
+      BERTH_TRY(walk(groups_[number]->pending[index].head, NodeState::kPending, number, index, shared));
     }
   if (shared != shared_cached_) return broken("{} bytes are shared and {} are counted", shared, shared_cached_);
   for (const auto& cache : caches_)
@@ -129,9 +125,9 @@ Result<void> CachingPool::check_stopped() const {
       if (group == nullptr) continue;
       std::int64_t own = 0;
       for (std::size_t index = 0; index < kAllClasses; ++index) {
-        BERTH_TRY(walk(group->heads[index], group->kept(index), kCached, number, index, own));
-        if (group->heads[index] != nullptr && group->heads[index]->home != group)
-          return broken("block {} of class {} is away from home", NodeTable::index(*group->heads[index]),
+        BERTH_TRY(walk(group->bins[index].head, NodeState::kInUse, number, index, own));
+        if (group->bins[index].head != nullptr && group->bins[index].head->home != group)
+          return broken("block {} of class {} is away from home", NodeTable::index(*group->bins[index].head),
                         static_cast<std::int64_t>(index));
       }
       if (own != group->cached_bytes())
@@ -145,9 +141,8 @@ Result<void> CachingPool::check_stopped() const {
                   static_cast<std::int64_t>(options_.max_cached_bytes));
   std::int64_t cached = 0, live = 0;
   nodes_.for_each([&](const PoolNode& node) {
-    const std::uint64_t word = node.live.load(std::memory_order_relaxed);
-    cached += word == kCached || word == kPending;
-    if (is_live(word)) live += static_cast<std::int64_t>(node.inner.bytes);
+    cached += node.is_cached();
+    if (node.is_live()) live += static_cast<std::int64_t>(node.inner.bytes);
   });
   if (cached != listed) return broken("{} blocks are marked cached and {} are in bins", cached, listed);
   if (live != live_of(nullptr)) return broken("{} bytes are marked live and {} are counted", live, live_of(nullptr));

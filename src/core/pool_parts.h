@@ -23,45 +23,45 @@ namespace berth {
 struct CachedGroup;
 struct ThreadCache;
 
-// The second half of a block behind its bytes: key, label, flags and usage in one word.
-inline std::uint64_t tail_of(const Block& block) noexcept {
-  static_assert(std::endian::native == std::endian::little && offsetof(Block, key) == 24 &&
-                offsetof(Block, label) == 28 && offsetof(Block, flags) == 30 && offsetof(Block, usage) == 31);
-  std::uint64_t tail;
-  std::memcpy(&tail, &block.key, sizeof tail);
+// What a block has behind its bytes, in one word. From the lowest bit: label, flags, usage, key. A pool's key is the
+// index of the node, and above it how often the node came back, so that an old key is told from a new one.
+using Tail = std::uint64_t;
+inline constexpr Tail kLabelBits = 0xffff;
+inline constexpr Tail kOnceMore = Tail{1} << 56;
+// A flag that no block has: the node stands for no live block.
+inline constexpr Tail kNotLive = Tail{0x80} << 16;
+
+inline Tail tail_of(const Block& block) noexcept {
+  static_assert(std::endian::native == std::endian::little && offsetof(Block, label) == 24 &&
+                offsetof(Block, flags) == 26 && offsetof(Block, usage) == 27 && offsetof(Block, key) == 28);
+  Tail tail;
+  std::memcpy(&tail, &block.label, sizeof tail);
   return tail;
 }
-constexpr std::uint16_t label_of(std::uint64_t tail) noexcept {
-  return static_cast<std::uint16_t>(tail >> 32);
-}
 
-// What PoolNode::live says of a node that stands for no live block. No block has such a tail.
-inline constexpr std::uint64_t kCached = ~std::uint64_t{0};
-inline constexpr std::uint64_t kPending = kCached - 1;  // cached, and its last use is not reached
-inline constexpr std::uint64_t kLeaving = kCached - 2;
-inline constexpr std::uint64_t kUnused = kCached - 3;
-constexpr bool is_live(std::uint64_t live) noexcept {
-  return live < kUnused;
-}
+enum class NodeState : std::uint8_t { kUnused, kInUse, kPending, kLeaving };
 
 struct alignas(64) PoolNode {
   Block inner{};  // as the layer below gave it
   PoolNode* next = nullptr;
-  // The tail of the block as the user has it, or one of the words above. Atomic, because a thread may look at a node
-  // that another thread returns.
-  std::atomic<std::uint64_t> live{kUnused};
+  // Live: the tail of the block as the user has it. Else the tail that the next user gets, but for its label, and
+  // kNotLive. Atomic, because a thread may look at a node that another thread returns.
+  std::atomic<Tail> tail{kNotLive};
   union {
-    CachedGroup* home = nullptr;  // live or in a thread's bin: where the node was last. Mostly it goes back there.
+    CachedGroup* home = nullptr;  // in use: where the node was last. Mostly it goes back there.
     std::uint64_t last_use;       // pending or leaving: Timepoint::bits
   };
-  // The key that the next user gets: the node's index, and above it how often it came back, so that an old key is told
-  // from a new one.
-  std::uint32_t key = 0;
   std::uint16_t group = 0;
   std::uint16_t size_class = 0;
+  NodeState state = NodeState::kUnused;  // changes under the pool's mutex
 
+  Tail load_tail() const noexcept { return tail.load(std::memory_order_relaxed); }
+  bool is_live() const noexcept { return (load_tail() & kNotLive) == 0; }
+  bool is_cached() const noexcept {
+    return !is_live() && (state == NodeState::kInUse || state == NodeState::kPending);
+  }
   bool stands_for(const Block& block) const noexcept {
-    return live.load(std::memory_order_relaxed) == tail_of(block) && inner.handle == block.handle;
+    return load_tail() == tail_of(block) && inner.handle == block.handle;
   }
 };
 static_assert(sizeof(PoolNode) == 64);
@@ -79,11 +79,20 @@ class Counter {
   std::atomic<std::int64_t> value_{0};
 };
 
-// How many blocks of a class a thread keeps before it shares half of them.
-constexpr std::uint8_t most_kept(std::size_t index) noexcept {
-  constexpr std::size_t kSmall = size_class(std::size_t{64} << 10), kMiddle = size_class(std::size_t{1} << 20);
-  return index <= kSmall ? 64 : index <= kMiddle ? 16 : 8;
-}
+// A list of cached blocks of one group and class.
+struct Bin {
+  PoolNode* head = nullptr;
+
+  void push(PoolNode* node) noexcept {
+    node->next = head;
+    head = node;
+  }
+  PoolNode* pop() noexcept {
+    PoolNode* const node = head;
+    head = node->next;
+    return node;
+  }
+};
 
 // One thread's part of a group: the blocks that it keeps, and how many bytes it has live.
 //
@@ -93,38 +102,13 @@ struct CachedGroup {
   ThreadCache* cache = nullptr;
   std::size_t asked_alignment = 0;     // of the last request, a legal one
   std::uint32_t options = 0xffffffff;  // as packed below
-  std::uint32_t classes = 0;           // of blocks that the thread keeps
   Counter live_bytes;                  // of this thread alone; below zero where it releases what others allocated
   std::int64_t height = 0;             // past this many live bytes the pool or the tag may be at a new peak
   std::int64_t floor = 0;              // base - quota
   std::int64_t base = 0;
   std::int64_t tag_ceiling = 0;  // how many live bytes of its tag the thread can have before a new peak of the tag
   std::size_t alignment = 0;
-  std::array<PoolNode*, kAllClasses> heads{};
-  std::array<std::uint8_t, kAllClasses> room{};  // how many more the thread keeps
-
-  constexpr CachedGroup() = default;
-  CachedGroup(ThreadCache& of, std::uint32_t with_options, std::size_t with_alignment, std::size_t with_classes) noexcept
-      : cache(&of),
-        asked_alignment(with_alignment),
-        options(with_options),
-        classes(static_cast<std::uint32_t>(with_classes)),
-        alignment(with_alignment) {
-    for (std::size_t index = 0; index < classes; ++index) room[index] = most_kept(index);
-  }
-
-  void push(std::size_t index, PoolNode* node) noexcept {
-    --room[index];
-    node->next = heads[index];
-    heads[index] = node;
-  }
-  PoolNode* pop(std::size_t index) noexcept {
-    PoolNode* const node = heads[index];
-    ++room[index];
-    heads[index] = node->next;
-    return node;
-  }
-  std::uint32_t kept(std::size_t index) const noexcept { return index < classes ? most_kept(index) - room[index] : 0u; }
+  std::array<Bin, kAllClasses> bins{};
 
   std::uint16_t tag() const noexcept { return static_cast<std::uint16_t>(options >> 16); }
   std::int64_t cached_bytes() const noexcept { return base - live_bytes.get(); }
@@ -141,7 +125,7 @@ struct CachedGroup {
   }
 };
 
-// Where there is none, so that the hot paths need not ask for null.
+// Where there is none, so that the hot paths need not ask for null. The group keeps nothing: it has no quota.
 inline constinit CachedGroup no_group;
 inline constinit PoolNode no_node;
 
@@ -153,7 +137,7 @@ inline constexpr std::size_t kLeastAlignment = 64;
 struct ThreadCache : BiasedLock {
   // What the thread was given last. It is often what comes back first, and looking here spares the processor the wait
   // from the block's bytes through the table to the node. Touched by the thread alone. The node may have come to stand
-  // for another block since: only its word `live` tells.
+  // for another block since: only its tail tells.
   PoolNode* latest = &no_node;
   // The group of the last request. Only this one is allocated from on the hot path, so only its height must be right,
   // and one number counts for pool and tag: what other groups have live can only shrink meanwhile.
@@ -210,23 +194,6 @@ struct ThreadCache : BiasedLock {
   }
 };
 
-// A list of blocks that all threads find.
-struct Bin {
-  PoolNode* head = nullptr;
-  std::uint32_t count = 0;
-
-  void push(PoolNode* node) noexcept {
-    node->next = head;
-    head = node;
-    ++count;
-  }
-  PoolNode* pop() noexcept {
-    PoolNode* node = head;
-    head = node->next;
-    --count;
-    return node;
-  }
-};
 
 struct SharedGroup {
   std::size_t alignment = 0;
@@ -240,6 +207,12 @@ struct SharedGroup {
 constexpr std::uint32_t pack_options(const BlockSpec& spec) noexcept {
   return static_cast<std::uint32_t>(spec.tag.id()) << 16 | static_cast<std::uint32_t>(spec.host) << 8 |
          static_cast<std::uint32_t>(spec.usage);
+}
+
+// A thread that lacks quota shares half of its blocks of a class when it has so many of them, and else asks for more.
+constexpr std::int64_t many_of(std::size_t index) noexcept {
+  constexpr std::size_t kSmall = size_class(std::size_t{64} << 10), kMiddle = size_class(std::size_t{1} << 20);
+  return index <= kSmall ? 64 : index <= kMiddle ? 16 : 8;
 }
 
 // How many blocks a thread takes from the shared ones at once.
@@ -267,8 +240,9 @@ class NodeTable {
     return chunk == nullptr ? nullptr : chunk + (index & ((1u << kChunkBits) - 1));
   }
 
-  static std::uint32_t index(const PoolNode& node) noexcept { return node.key & ((1u << kIndexBits) - 1); }
-  static constexpr std::uint32_t next_key(std::uint32_t key) noexcept { return key + (1u << kIndexBits); }
+  static std::uint32_t index(const PoolNode& node) noexcept {
+    return static_cast<std::uint32_t>(node.load_tail() >> 32) & ((1u << kIndexBits) - 1);
+  }
 
   // The calls below are made under the pool's mutex. take() gives null when there are 2^24 nodes, and throws
   // std::bad_alloc.
@@ -286,14 +260,15 @@ class NodeTable {
       chunk.store(nodes, std::memory_order_release);
     }
     PoolNode* node = nodes + (made_ & ((1u << kChunkBits) - 1));
-    node->key = made_++;
+    node->tail.store(Tail{made_++} << 32 | kNotLive, std::memory_order_relaxed);
     return node;
   }
   void give(PoolNode* node) noexcept {
-    node->live.store(kUnused, std::memory_order_relaxed);
+    node->state = NodeState::kUnused;
     node->next = free_;
     free_ = node;
   }
+  std::int64_t size() const noexcept { return made_; }
   template <class Visit>
   void for_each(const Visit& visit) const {
     for (std::uint32_t index = 1; index < made_; ++index) visit(*find(index));

@@ -9,7 +9,7 @@
 namespace berth {
 namespace {
 
-// Quota is granted in steps, so that a thread asks for it rarely.
+// Quota is granted in steps, of many blocks or of this many bytes, so that a thread asks for it rarely.
 constexpr std::int64_t kQuotaStep = std::int64_t{4} << 20;
 
 Error too_many_blocks() {
@@ -45,8 +45,11 @@ CachedGroup* CachingPool::own_group(ThreadCache* cache, std::uint16_t number) no
   if (cache == nullptr) return nullptr;
   if (cache->group(number) == nullptr) try {
       if (cache->groups.size() <= number) cache->groups.resize(number + std::size_t{1});
-      cache->groups[number] =
-          std::make_unique<CachedGroup>(*cache, groups_[number]->options, groups_[number]->alignment, own_classes_);
+      auto group = std::make_unique<CachedGroup>();
+      group->cache = cache;
+      group->options = groups_[number]->options;
+      group->alignment = group->asked_alignment = groups_[number]->alignment;
+      cache->groups[number] = std::move(group);
     } catch (...) {
       return nullptr;
     }
@@ -101,7 +104,7 @@ PoolNode* CachingPool::take_shared(CachedGroup* group, std::uint16_t number, std
     const Timepoint last_use{node->last_use};
     if (!(line != 0 && last_use.line() == line) && !is_reached(last_use)) continue;
     *at = node->next;
-    --pending.count;
+    node->state = NodeState::kInUse;
     shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
     return node;
   }
@@ -110,8 +113,8 @@ PoolNode* CachingPool::take_shared(CachedGroup* group, std::uint16_t number, std
   PoolNode* const node = idle.pop();
   shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
   // Take a few more along, with the right to keep them.
-  for (std::uint32_t i = 1; i < batch_of(index) && idle.head != nullptr && group != nullptr && group->room[index] > 0;
-       ++i) {
+  const std::uint32_t batch = group != nullptr && index < own_classes_ ? batch_of(index) : 1;
+  for (std::uint32_t i = 1; i < batch && idle.head != nullptr; ++i) {
     PoolNode* const next = idle.pop();
     const auto bytes = static_cast<std::int64_t>(next->inner.bytes);
     shared_cached_ -= bytes;
@@ -119,12 +122,13 @@ PoolNode* CachingPool::take_shared(CachedGroup* group, std::uint16_t number, std
     group->add_quota(bytes);
     group->add_cached(bytes);
     next->home = group;
-    group->push(index, next);
+    group->bins[index].push(next);
   }
   return node;
 }
 
-Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
+Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked, PoolNode* taken) {
+  if (taken != nullptr) return finish_slowly(*taken, asked);
   if (!std::has_single_bit(asked.alignment))
     return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
                  asked.alignment);
@@ -143,16 +147,16 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
     ThreadCache* const cache = own_cache();
     CachedGroup* const group = own_group(cache, number);
     if (group != nullptr) group->asked_alignment = asked.alignment;
-    if (group != nullptr && group->heads[index] != nullptr) {
+    if (group != nullptr && group->bins[index].head != nullptr) {
       // The lock was closed, or the group is new to the thread's table.
-      node = group->pop(index);
+      node = group->bins[index].pop();
       group->add_cached(-static_cast<std::int64_t>(node->inner.bytes));
     } else {
       node = take_shared(group, number, index, asked.on);
     }
     if (node != nullptr) {
       ++(cache != nullptr ? cache->hits : shared_hits_);
-      node->home = group != nullptr ? group : &no_group;
+      node->home = home_of(*node, group);
       count(group, number, static_cast<std::int64_t>(node->inner.bytes));
       block = live_block(*node, asked.bytes, hand_out(*node, asked)).value();
     }
@@ -169,6 +173,21 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked) {
   if (asked.zero)
     if (auto zeroed = zero(*node, asked); !zeroed) {
       release(block, {});
+      return zeroed.error();
+    }
+  return block;
+}
+
+// What is left of a hit that came to a new height, or must be zeroed.
+Result<Block> CachingPool::finish_slowly(PoolNode& node, const BlockSpec& spec) {
+  auto block = live_block(node, spec.bytes, node.load_tail());
+  if (node.home->live_bytes.get() > node.home->height) {
+    const Lock lock(mutex_);
+    raise_peaks(node.home, node.group);
+  }
+  if (spec.zero)
+    if (auto zeroed = zero(node, spec); !zeroed) {
+      release(*block, {});
       return zeroed.error();
     }
   return block;
@@ -224,9 +243,12 @@ Result<Block> CachingPool::allocate_below(const BlockSpec& asked, std::size_t by
     }
     node->inner = *given;
     node->size_class = size_class;
+    node->state = NodeState::kInUse;
+    const Tail flags_and_usage = tail_of(*given) & 0xffff'0000;
+    node->tail.store((node->load_tail() >> 32 << 32) | flags_and_usage | kNotLive, std::memory_order_relaxed);
     CachedGroup* const group = own_group(own_cache(), node->group);
     if (group != nullptr) group->asked_alignment = asked.alignment;
-    node->home = group != nullptr ? group : &no_group;
+    node->home = home_of(*node, group);
     count(group, node->group, static_cast<std::int64_t>(given->bytes));
     return live_block(*node, asked.bytes, hand_out(*node, asked));
   } catch (const std::bad_alloc&) {
@@ -245,22 +267,26 @@ Result<void> CachingPool::zero(const PoolNode& node, const BlockSpec& spec) {
   return queue->finish();
 }
 
-// Moves half of a thread's blocks of one class to where all threads find them.
-void CachingPool::share_half(CachedGroup& group, std::uint16_t number, std::size_t index) noexcept {
-  for (std::uint32_t left = group.kept(index) / 2; left > 0; --left) {
-    PoolNode* const node = group.pop(index);
+// Moves half of a thread's blocks of one class to where all threads find them, if there are at least so many.
+void CachingPool::share_half(CachedGroup& group, std::uint16_t number, std::size_t index,
+                             std::int64_t at_least) noexcept {
+  std::int64_t count = 0;
+  for (const PoolNode* node = group.bins[index].head; node != nullptr; node = node->next) ++count;
+  if (count < at_least) return;
+  for (std::int64_t left = count / 2; left > 0; --left) {
+    PoolNode* const node = group.bins[index].pop();
     const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
     groups_[number]->idle[index].push(node);
     group.add_cached(-bytes);
+    shared_cached_ += bytes;
     group.add_quota(-bytes);
     quotas_ -= bytes;
-    shared_cached_ += bytes;
   }
 }
 
 void CachingPool::leave(PoolNode* node, PoolNode*& leaving) const noexcept {
-  if (node->live.load(std::memory_order_relaxed) != kPending) node->last_use = 0;
-  node->live.store(kLeaving, std::memory_order_relaxed);
+  if (node->state != NodeState::kPending) node->last_use = 0;
+  node->state = NodeState::kLeaving;
   node->next = leaving;
   leaving = node;
 }
@@ -289,8 +315,8 @@ std::size_t CachingPool::take_from_cache(ThreadCache& cache, std::size_t wanted,
   for (std::size_t index = kSizeClasses; index-- > 0 && taken < wanted;)
     cache.for_each_group([&](CachedGroup& group, auto) {
       if (tag != nullptr && group.tag() != tag->id()) return;
-      while (group.heads[index] != nullptr && taken < wanted) {
-        PoolNode* const node = group.pop(index);
+      while (group.bins[index].head != nullptr && taken < wanted) {
+        PoolNode* const node = group.bins[index].pop();
         const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
         taken += node->inner.bytes;
         group.add_cached(-bytes);
@@ -327,18 +353,18 @@ void CachingPool::release_slowly(const Block& block, Timepoint last_use) noexcep
     const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
     CachedGroup* const group = own_group(own_cache(), node.group);
     count(group, node.group, -bytes);
-    take_in(node, block);
+    take_in(node, node.load_tail(), block);
     const std::size_t index = node.size_class;
     const bool idle = is_reached(last_use);
     if (!idle) {
-      node.live.store(kPending, std::memory_order_relaxed);
+      node.state = NodeState::kPending;
       node.last_use = last_use.bits;
     }
     if (index == kUncached) {
       leave(&node, leaving);
     } else if (idle && group != nullptr && keep(*group, node)) {
       node.home = group;
-      group->push(index, &node);
+      group->bins[index].push(&node);
       group->add_cached(bytes);
     } else if (make_room(node.inner.bytes, leaving)) {
       SharedGroup& shared = *groups_[node.group];
@@ -355,15 +381,16 @@ void CachingPool::release_slowly(const Block& block, Timepoint last_use) noexcep
 bool CachingPool::keep(CachedGroup& group, const PoolNode& node) noexcept {
   const std::size_t index = node.size_class;
   if (index >= own_classes_ || 2 * node.inner.bytes > options_.max_cached_bytes) return false;
-  if (group.room[index] == 0) share_half(group, node.group, index);
   const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
   const std::int64_t lacking = group.cached_bytes() + bytes - group.quota();
   if (lacking > 0) {
     // One thread keeps at most half of what the pool may.
     const auto half = static_cast<std::int64_t>(options_.max_cached_bytes / 2);
-    if (group.cache->quota() + lacking > half) share_half(group, node.group, index);
+    const bool may_grow = group.cache->quota() + lacking <= half;
+    share_half(group, node.group, index, may_grow ? many_of(index) : 2);
     const std::int64_t room = static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_;
-    const std::int64_t step = std::min({std::max(lacking, kQuotaStep), room, half - group.cache->quota()});
+    const std::int64_t wanted = std::max(lacking, std::min(many_of(index) * bytes, kQuotaStep));
+    const std::int64_t step = std::min({wanted, room, half - group.cache->quota()});
     if (step >= lacking) {
       group.add_quota(step);
       quotas_ += step;
@@ -416,8 +443,8 @@ std::size_t CachingPool::trim_tag(Name tag) noexcept {
 // Moves all that a thread keeps, and its quota, to where all threads find it.
 void CachingPool::share_all(ThreadCache& cache) noexcept {
   cache.for_each_group([&](CachedGroup& group, std::uint16_t number) {
-    for (std::size_t index = 0; index < group.classes; ++index)
-      while (group.heads[index] != nullptr) groups_[number]->idle[index].push(group.pop(index));
+    for (std::size_t index = 0; index < own_classes_; ++index)
+      while (group.bins[index].head != nullptr) groups_[number]->idle[index].push(group.bins[index].pop());
     shared_cached_ += group.cached_bytes();
     quotas_ -= group.quota();
     group.base = group.floor = group.live_bytes.get();

@@ -13,13 +13,12 @@ inline constexpr unsigned kSizeClasses = 8 + (kLargestClassBits - 9) * 8;
 // With those that no block is of. Zero bytes count as 2^64.
 inline constexpr unsigned kAllClasses = 8 + (64 - 9) * 8;
 
-// Which class, for any number of bytes. A class is 2^shift bytes wide; the shift is chosen so that the numbers of the
-// classes of one width, and of one width and the next, join without a gap. No branch: it is on the pool's hot path.
-constexpr std::size_t size_class(std::size_t bytes) noexcept {
-  const std::size_t last = bytes - 1;
-  const auto top = static_cast<unsigned>(std::countl_zero(last | 512)) ^ 63u;  // the highest bit, at least 9
-  const unsigned shift = top - 3;
-  return (last >> shift) + std::size_t{8} * shift - 48;
+// Which class, for any number of bytes; past 2^61 bytes any that no block is of. Without a branch, and in few
+// instructions: it is on the pool's hot path. With `top` the highest bit of the last byte's offset, but at least 9, a
+// class is 2^(top - 3) bytes wide, and the eight classes of each width follow those of the width before.
+constexpr unsigned size_class(std::size_t bytes) noexcept {
+  const auto top = static_cast<unsigned>(std::countl_zero((bytes - 1) | 512)) ^ 63u;
+  return static_cast<unsigned>((bytes * 8 - 8) >> top) + 8 * top - 72;
 }
 
 // Requires: index < kSizeClasses.
@@ -30,7 +29,8 @@ constexpr std::size_t class_bytes(std::size_t index) noexcept {
 
 static_assert(size_class(1) == 0 && size_class(512) == 7 && size_class(513) == 8 && size_class(1024) == 15);
 static_assert(size_class(1025) == 16 && size_class(std::size_t{1} << kLargestClassBits) == kSizeClasses - 1);
-static_assert(size_class(0) == kAllClasses - 1);
+static_assert(size_class(0) >= kSizeClasses && size_class(0) < kAllClasses);
+static_assert(size_class(std::size_t{1} << 62) >= kSizeClasses && size_class(std::size_t{1} << 62) < kAllClasses);
 static_assert(class_bytes(0) == 64 && class_bytes(7) == 512 && class_bytes(8) == 576 && class_bytes(15) == 1024);
 static_assert(class_bytes(kSizeClasses - 1) == std::size_t{1} << kLargestClassBits);
 
