@@ -100,13 +100,15 @@ Result<void> CachingPool::check_stopped() const {
   std::int64_t listed = 0;
   const std::int64_t made = nodes_.size();
   const auto walk = [&](const PoolNode* head, NodeState state, std::size_t number, std::size_t index,
-                        std::int64_t& bytes) -> Result<void> {
+                        const CachedGroup* home, std::int64_t& bytes) -> Result<void> {
     for (const PoolNode* node = head; node != nullptr; node = node->next) {
       if (node->is_live() || node->state != state)
         return broken("block {} is in a bin and not marked so; its state is {}", NodeTable::index(*node),
                       static_cast<std::int64_t>(node->state));
       if (node->group != number || node->size_class != index)
         return broken("block {} of class {} is in the wrong bin", NodeTable::index(*node), node->size_class);
+      if (home != nullptr && node->home != home)
+        return broken("block {} of class {} is away from home", NodeTable::index(*node), node->size_class);
       bytes += static_cast<std::int64_t>(node->inner.bytes);
       if (++listed > made) return broken("bins list more than the {} blocks there are; one of class {} twice", made, index);
     }
@@ -115,8 +117,8 @@ Result<void> CachingPool::check_stopped() const {
   std::int64_t shared = 0, quotas = 0;
   for (std::size_t number = 0; number < groups_.size(); ++number)
     for (std::size_t index = 0; index < kSizeClasses; ++index) {
-      BERTH_TRY(walk(groups_[number]->idle[index].head, NodeState::kInUse, number, index, shared));
-      BERTH_TRY(walk(groups_[number]->pending[index].head, NodeState::kPending, number, index, shared));
+      BERTH_TRY(walk(groups_[number]->idle[index].head, NodeState::kInUse, number, index, nullptr, shared));
+      BERTH_TRY(walk(groups_[number]->pending[index].head, NodeState::kPending, number, index, nullptr, shared));
     }
   if (shared != shared_cached_) return broken("{} bytes are shared and {} are counted", shared, shared_cached_);
   for (const auto& cache : caches_)
@@ -124,12 +126,8 @@ Result<void> CachingPool::check_stopped() const {
       const CachedGroup* const group = cache->group(number);
       if (group == nullptr) continue;
       std::int64_t own = 0;
-      for (std::size_t index = 0; index < kAllClasses; ++index) {
-        BERTH_TRY(walk(group->bins[index].head, NodeState::kInUse, number, index, own));
-        if (group->bins[index].head != nullptr && group->bins[index].head->home != group)
-          return broken("block {} of class {} is away from home", NodeTable::index(*group->bins[index].head),
-                        static_cast<std::int64_t>(index));
-      }
+      for (std::size_t index = 0; index < kAllClasses; ++index)
+        BERTH_TRY(walk(group->bins[index].head, NodeState::kInUse, number, index, group, own));
       if (own != group->cached_bytes())
         return broken("a thread keeps {} bytes and counts {}", own, group->cached_bytes());
       if (own > group->quota()) return broken("a thread keeps {} bytes with a quota of {}", own, group->quota());

@@ -94,6 +94,8 @@ struct Bin {
   }
 };
 
+inline constexpr std::int64_t kNotKnown = std::numeric_limits<std::int64_t>::min() / 2;
+
 // One thread's part of a group: the blocks that it keeps, and how many bytes it has live.
 //
 // On the hot paths a byte that stops being live starts being cached and the other way round, so only the live
@@ -106,7 +108,8 @@ struct CachedGroup {
   std::int64_t height = 0;             // past this many live bytes the pool or the tag may be at a new peak
   std::int64_t floor = 0;              // base - quota
   std::int64_t base = 0;
-  std::int64_t tag_ceiling = 0;  // how many live bytes of its tag the thread can have before a new peak of the tag
+  // How many live bytes of the tag the thread can have before a new peak of the tag; little while it is not known.
+  std::int64_t tag_ceiling = kNotKnown;
   std::size_t alignment = 0;
   std::array<Bin, kAllClasses> bins{};
 
@@ -143,11 +146,9 @@ struct ThreadCache : BiasedLock {
   // and one number counts for pool and tag: what other groups have live can only shrink meanwhile.
   CachedGroup* current = &no_group;
   std::uint64_t hits = 0;
-  std::int64_t ceiling = kUnknown;  // how many live bytes the thread can have before a new peak of the pool
+  std::int64_t ceiling = kNotKnown;  // how many live bytes the thread can have before a new peak of the pool
   bool is_vacant = false;           // its thread is gone, and the next one may have it
   std::vector<std::unique_ptr<CachedGroup>> groups;  // by group number; null until used
-
-  static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min() / 2;
 
   CachedGroup* group(std::size_t number) const noexcept {
     return number < groups.size() ? groups[number].get() : nullptr;

@@ -456,7 +456,7 @@ void CachingPool::retire(ThreadCache& cache) noexcept {
   const Lock lock(mutex_);
   share_all(cache);
   cache.current = &no_group;
-  cache.ceiling = ThreadCache::kUnknown;
+  cache.ceiling = kNotKnown;
   cache.is_vacant = true;
 }
 
