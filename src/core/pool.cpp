@@ -136,10 +136,13 @@ void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
     }
     tail = node->load_tail();
   }
-  // What another thread allocated is this thread's from now on.
-  if (node->home->cache != &cache) [[unlikely]]
-    node->home = home_of(*node, cache.group(node->group));
-  CachedGroup& group = *node->home;
+  CachedGroup* home = cache.current;
+  if (node->home != home) [[unlikely]] {
+    // What another thread allocated is this thread's from now on.
+    if (node->home->cache != &cache) node->home = home_of(*node, cache.group(node->group));
+    home = node->home;
+  }
+  CachedGroup& group = *home;
   const std::int64_t live = group.live_bytes.get() - static_cast<std::int64_t>(node->inner.bytes);
   if (live < group.floor) [[unlikely]] {
     cache.leave();
