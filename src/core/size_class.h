@@ -17,7 +17,7 @@ inline constexpr unsigned kAllClasses = 8 + (64 - 9) * 8;
 // instructions: it is on the pool's hot path. With `top` the highest bit of the last byte's offset, but at least 9, a
 // class is 2^(top - 3) bytes wide, and the eight classes of each width follow those of the width before.
 constexpr unsigned size_class(std::size_t bytes) noexcept {
-  const auto top = static_cast<unsigned>(std::countl_zero((bytes - 1) | 512)) ^ 63u;
+  const auto top = static_cast<unsigned>(std::countl_zero((bytes - 1) | 1023)) ^ 63u;
   return static_cast<unsigned>((bytes * 8 - 8) >> top) + 8 * top - 72;
 }
 
