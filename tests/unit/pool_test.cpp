@@ -150,6 +150,41 @@ TEST(Pool, KnowsItsPeakExactlyWhenOneThreadAllocates) {
   EXPECT_EQ(cache->counters().live_bytes, 0u);
 }
 
+TEST(Pool, KnowsItsPeaksExactlyWhenRequestsOfManyKindsTakeTurns) {
+  struct Held {
+    Block block;
+    std::size_t bytes, tag;
+  };
+  const Name tags[] = {"first", "second"};
+  const auto cache = pool(cpu());
+  std::minstd_rand random(7);
+  std::vector<Held> held;
+  std::size_t live = 0, peak = 0, live_of[2] = {}, peak_of[2] = {};
+  for (int i = 0; i < 20'000; ++i) {
+    // Now and then most goes, so that several kinds come to the peak by turns.
+    const bool ebb = i / 64 % 2 != 0;
+    if (held.empty() || random() % 8 < (ebb ? 2u : 6u)) {
+      const std::size_t tag = random() % 2, bytes = (1 + random() % 4) * 4096;
+      const Usage usage = random() % 2 == 0 ? Usage::kDefault : Usage::kAll;
+      held.push_back({take(*cache, {.bytes = bytes, .usage = usage, .tag = tags[tag]}), bytes, tag});
+      peak = std::max(peak, live += bytes);
+      peak_of[tag] = std::max(peak_of[tag], live_of[tag] += bytes);
+    } else {
+      std::swap(held[random() % held.size()], held.back());
+      cache->release(held.back().block);
+      live -= held.back().bytes;
+      live_of[held.back().tag] -= held.back().bytes;
+      held.pop_back();
+    }
+    if (i % 16 != 0) continue;  // asking does not help the pool to know
+    ASSERT_EQ(cache->counters().peak_bytes, peak) << i;
+    for (const std::size_t tag : {0, 1}) ASSERT_EQ(cache->counters(tags[tag]).peak_bytes, peak_of[tag]) << i;
+  }
+  EXPECT_EQ(cache->counters().live_bytes, live);
+  for (const Held& each : held) cache->release(each.block);
+  EXPECT_TRUE(cache->check().has_value());
+}
+
 TEST(Pool, KeepsItsCacheWithinTheBound) {
   const auto cache = pool(cpu(), {.max_cached_bytes = kMiB});
   for (int round = 0; round < 4; ++round) {
@@ -190,6 +225,21 @@ TEST(Pool, NeverCachesBlocksPastItsLargestSize) {
   EXPECT_EQ(cache->counters().live_bytes, 0u);
 }
 
+TEST(Pool, ServesNoRequestPastItsLargestSizeFromTheCache) {
+  const auto below = stats(cpu());
+  const auto cache = pool(below, {.max_block_bytes = 10'000});
+  cache->release(take(*cache, {.bytes = 10'000}));
+  EXPECT_EQ(below->snapshot().live_bytes, 10'240u) << "the largest size itself is rounded and cached";
+  const Block past = take(*cache, {.bytes = 10'001});
+  EXPECT_EQ(below->snapshot().live_bytes, 10'240u + 10'001u);
+  cache->release(past);
+  const Block within = take(*cache, {.bytes = 10'000});
+  EXPECT_EQ(below->snapshot().allocations, 2u);
+  EXPECT_EQ(cache->counters().hits, 1u);
+  cache->release(within);
+  EXPECT_TRUE(cache->check().has_value());
+}
+
 TEST(Pool, TrimsDownToWhatItMayKeep) {
   const auto below = stats(cpu());
   const auto cache = pool(below);
@@ -225,11 +275,87 @@ TEST(Pool, TakesBackWhatAnotherThreadKeeps) {
 TEST(Pool, SharesWhatAThreadKeptWhenTheThreadEnds) {
   const auto below = stats(cpu());
   const auto cache = pool(below);
+  cache->release(take(*cache, {.bytes = 64}));  // this thread has a cache, and does not come into the other's
   std::jthread([&] { cache->release(take(*cache, {.bytes = 65'536})); }).join();
   cache->release(take(*cache, {.bytes = 65'536}));
-  EXPECT_EQ(below->snapshot().allocations, 1u);
+  EXPECT_EQ(below->snapshot().allocations, 2u);
   EXPECT_EQ(cache->counters().hits, 1u);
   EXPECT_EQ(cache->counters().live_bytes, 0u);
+}
+
+TEST(Pool, CountsWhatIsLiveWhenItsThreadIsGoneAndAnotherTakesItsPlace) {
+  const auto cache = pool(cpu());
+  std::vector<Block> blocks;
+  std::jthread([&] {
+    for (int i = 0; i < 3; ++i) blocks.push_back(take(*cache, {.bytes = 65'536}));
+    cache->release(blocks.back());
+    blocks.pop_back();
+  }).join();
+  EXPECT_EQ(cache->counters().live_bytes, 2u * 65'536);
+  std::jthread([&] {
+    blocks.push_back(take(*cache, {.bytes = 65'536}));
+    EXPECT_EQ(cache->counters().hits, 1u);
+    for (const Block& block : blocks) cache->release(block);
+    for (const Block& block : blocks) cache->release(block);
+    EXPECT_EQ(cache->counters().refused_releases, 3u);
+  }).join();
+  EXPECT_EQ(cache->counters().live_bytes, 0u);
+  EXPECT_EQ(cache->counters().peak_bytes, 3u * 65'536);
+  EXPECT_TRUE(cache->check().has_value());
+}
+
+TEST(Pool, TakesABlockBackFromAThreadThatHadItBefore) {
+  const auto cache = pool(cpu());
+  Block block = take(*cache, {.bytes = 4096});
+  cache->release(block);
+  block = take(*cache, {.bytes = 4096});  // the last one that this thread was given
+  std::atomic<int> step{0};
+  std::jthread other([&] {
+    cache->release(block);
+    block = take(*cache, {.bytes = 4096});  // the same memory, and now the other thread's
+    step = 1;
+    step.notify_all();
+    step.wait(1);
+    const Block fresh = take(*cache, {.bytes = 4096});
+    EXPECT_NE(fresh.handle, block.handle) << "the thread that returned it keeps it";
+    cache->release(fresh);
+  });
+  step.wait(0);
+  cache->release(block);
+  ASSERT_TRUE(cache->check().has_value()) << cache->check().error().message();
+  step = 2;
+  step.notify_all();
+  other.join();
+  const Block again = take(*cache, {.bytes = 4096});
+  EXPECT_EQ(again.handle, block.handle);
+  cache->release(again);
+}
+
+TEST(Pool, HoldsLittleWhenOneThreadAllocatesWhatAnotherReleases) {
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{4096}, std::size_t{512} << 10}) {
+    const auto below = stats(cpu());
+    const auto cache = pool(below);
+    constexpr std::size_t kTogether = 32;
+    std::vector<Block> handed(kTogether);
+    std::atomic<int> turn{0};
+    constexpr int kTurns = 400;
+    std::jthread consumer([&] {
+      for (int i = 0; i < kTurns; ++i) {
+        while (turn.load() != 2 * i + 1) std::this_thread::yield();
+        for (const Block& block : handed) cache->release(block);
+        turn = 2 * i + 2;
+      }
+    });
+    for (int i = 0; i < kTurns; ++i) {
+      while (turn.load() != 2 * i) std::this_thread::yield();
+      for (Block& block : handed) block = take(*cache, {.bytes = bytes});
+      turn = 2 * i + 1;
+    }
+    consumer.join();
+    EXPECT_LE(below->snapshot().allocations, 10 * kTogether) << bytes;
+    EXPECT_EQ(cache->counters().live_count, 0u);
+    EXPECT_TRUE(cache->check().has_value());
+  }
 }
 
 TEST(Pool, MayGoBeforeTheThreadsThatUsedIt) {
