@@ -366,8 +366,8 @@ int run_table(const std::string& self) {
   };
   std::vector<Row> rows = {
       {"pool pair 4 KiB", ours["pair 4 KiB"], of_peers("pair 4 KiB"), 1.0,
-       "perf record memory_bench --side berth: no instruction stands out; beside the peer's work a hit counts live "
-       "bytes for the pool and the tag, checks the block that comes back, and hands out 32 bytes, not a pointer"},
+       "both sides are a little over a hundred instructions and use all of a core: a busy neighbour decides; run it "
+       "again on a quiet machine, then valgrind --tool=callgrind memory_bench --side berth"},
       {"pool pair 1 MiB", ours["pair 1 MiB"], of_peers("pair 1 MiB"), 4.0,
        "the hit costs the same at every size; the peer's own fast path sets the ratio"},
       {"mixed 256 B-4 MiB, 256 live", ours["mixed"], of_peers("mixed"), 2.0,

@@ -42,11 +42,15 @@ class BiasedLock {
     leave();
     return false;
   }
-  void leave() noexcept { busy_.store(false, std::memory_order_release); }
+  void leave() noexcept {
+    busy_.store(false, std::memory_order_release);
+  }
 
   // Others, in this order: close() on one or several locks, one barrier(), await_owner() on each, and at the end
   // open().
-  void close() noexcept { open_to_.store(nullptr, std::memory_order_seq_cst); }
+  void close() noexcept {
+    open_to_.store(nullptr, std::memory_order_seq_cst);
+  }
   static void barrier() noexcept {
 #if defined(__linux__)
     if (is_usable_) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
@@ -55,7 +59,9 @@ class BiasedLock {
   void await_owner() const noexcept {
     while (busy_.load(std::memory_order_seq_cst)) std::this_thread::yield();
   }
-  void open(const void* key) noexcept { open_to_.store(key, std::memory_order_release); }
+  void open(const void* key) noexcept {
+    open_to_.store(key, std::memory_order_release);
+  }
 
  private:
   static bool find_usable() noexcept {

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kRecent = 4;
 constinit BiasedLock nobody;
 [[gnu::tls_model("initial-exec")]] constinit thread_local BiasedLock* recent[kRecent] = {&nobody, &nobody, &nobody,
-                                                                                        &nobody};
+                                                                                         &nobody};
 constinit thread_local bool thread_ends = false;
 
 void forget(const ThreadCache* cache) noexcept {

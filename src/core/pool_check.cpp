@@ -110,7 +110,8 @@ Result<void> CachingPool::check_stopped() const {
       if (home != nullptr && node->home != home)
         return broken("block {} of class {} is away from home", NodeTable::index(*node), node->size_class);
       bytes += static_cast<std::int64_t>(node->inner.bytes);
-      if (++listed > made) return broken("bins list more than the {} blocks there are; one of class {} twice", made, index);
+      if (++listed > made)
+        return broken("bins list more than the {} blocks there are; one of class {} twice", made, index);
     }
     return {};
   };

@@ -57,9 +57,7 @@ struct alignas(64) PoolNode {
 
   Tail load_tail() const noexcept { return tail.load(std::memory_order_relaxed); }
   bool is_live() const noexcept { return (load_tail() & kNotLive) == 0; }
-  bool is_cached() const noexcept {
-    return !is_live() && (state == NodeState::kInUse || state == NodeState::kPending);
-  }
+  bool is_cached() const noexcept { return !is_live() && (state == NodeState::kInUse || state == NodeState::kPending); }
   bool stands_for(const Block& block) const noexcept {
     return load_tail() == tail_of(block) && inner.handle == block.handle;
   }
@@ -103,7 +101,7 @@ inline constexpr std::int64_t kNotKnown = std::numeric_limits<std::int64_t>::min
 struct CachedGroup {
   ThreadCache* cache = nullptr;
   std::size_t asked_alignment = 0;     // of the last request, a legal one
-  std::uint32_t options = 0xffffffff;  // as packed below
+  std::uint32_t options = 0xffffffff;  // as packed below; no request has these
   Counter live_bytes;                  // of this thread alone; below zero where it releases what others allocated
   std::int64_t height = 0;             // past this many live bytes the pool or the tag may be at a new peak
   std::int64_t floor = 0;              // base - quota
@@ -147,7 +145,7 @@ struct ThreadCache : BiasedLock {
   CachedGroup* current = &no_group;
   std::uint64_t hits = 0;
   std::int64_t ceiling = kNotKnown;  // how many live bytes the thread can have before a new peak of the pool
-  bool is_vacant = false;           // its thread is gone, and the next one may have it
+  bool is_vacant = false;            // its thread is gone, and the next one may have it
   std::vector<std::unique_ptr<CachedGroup>> groups;  // by group number; null until used
 
   CachedGroup* group(std::size_t number) const noexcept {
@@ -177,8 +175,8 @@ struct ThreadCache : BiasedLock {
   // O(groups of the thread), and so is the next.
   void make_current(CachedGroup& group) noexcept {
     current = &group;
-    group.height = group.live_bytes.get() +
-                   std::min(ceiling - live_bytes(), group.tag_ceiling - live_bytes(group.tag()));
+    group.height =
+        group.live_bytes.get() + std::min(ceiling - live_bytes(), group.tag_ceiling - live_bytes(group.tag()));
   }
   // Makes the group that serves such requests the current one. False when it is already, or there is none.
   bool turn_to(std::uint32_t options, std::size_t alignment) noexcept {
@@ -194,7 +192,6 @@ struct ThreadCache : BiasedLock {
     return false;
   }
 };
-
 
 struct SharedGroup {
   std::size_t alignment = 0;
