@@ -12,6 +12,7 @@
 #include "berth/fault.h"
 #include "berth/limit.h"
 #include "berth/stats.h"
+#include "core/biased_lock.h"
 #include "core/poison.h"
 #include "core/size_class.h"
 #include "doubles/lagging_device.h"
@@ -317,12 +318,12 @@ TEST(Pool, TakesABlockBackFromAThreadThatHadItBefore) {
     step.notify_all();
     step.wait(1);
     const Block fresh = take(*cache, {.bytes = 4096});
-    EXPECT_NE(fresh.handle, block.handle) << "the thread that returned it keeps it";
+    EXPECT_EQ(fresh.handle != block.handle, BiasedLock::is_usable()) << "the thread that returned it keeps it";
     cache->release(fresh);
   });
   step.wait(0);
   cache->release(block);
-  ASSERT_TRUE(cache->check().has_value()) << cache->check().error().message();
+  EXPECT_TRUE(cache->check().has_value());
   step = 2;
   step.notify_all();
   other.join();
