@@ -70,6 +70,7 @@ enum class BlockFlags : std::uint8_t {
   kHostTransfer = 2,  // and memcpy through it is a legal transfer whenever no submitted work uses the block
   kReadOnly = 4,
   kForeign = 8,  // imported: somebody else's memory
+  // 128 is no flag of a block: the pool marks with it what is not live.
 };
 constexpr BlockFlags operator|(BlockFlags a, BlockFlags b) noexcept {
   return static_cast<BlockFlags>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
