@@ -293,6 +293,7 @@ TEST(Pool, CountsWhatIsLiveWhenItsThreadIsGoneAndAnotherTakesItsPlace) {
     blocks.pop_back();
   }).join();
   EXPECT_EQ(cache->counters().live_bytes, 2u * 65'536);
+  EXPECT_TRUE(cache->check().has_value());
   std::jthread([&] {
     blocks.push_back(take(*cache, {.bytes = 65'536}));
     EXPECT_EQ(cache->counters().hits, 1u);
