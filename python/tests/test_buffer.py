@@ -101,7 +101,14 @@ def test_copies_in_and_out():
     buffer.view(1, 3).copy_from(buffer.view(0, 3))
     assert buffer.tobytes() == b"aabc"
     with pytest.raises(BufferError):
-        buffer.copyout(b"xxxx")
+        buffer.copyout(b"1234")
+
+
+def test_buffers_made_one_after_another_are_of_one_device():
+    before = berth.device("CPU").counters()["allocations"]
+    for _ in range(3):
+        berth.Buffer(4, "f32")
+    assert berth.device("CPU").counters()["allocations"] == before + 3
 
 
 def test_item_is_the_only_element():

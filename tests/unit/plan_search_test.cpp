@@ -265,14 +265,7 @@ TEST(PlanSearch, ConflictSearchLowersALayoutUntilNothingOverlapsUnderTheLid) {
   const planner::Layout found = search_conflicts(problem, 10'000, 20'000);
   EXPECT_LT(found.top, before);
   EXPECT_EQ(found.top, planner::top_of(models[0], found.offsets));
-  for (std::size_t a = 0; a < problem.lifetimes.size(); ++a) {
-    for (std::size_t b = 0; b < a; ++b) {
-      const Lifetime &x = problem.lifetimes[a], &y = problem.lifetimes[b];
-      if (x.first >= y.last || y.first >= x.last) continue;
-      const std::uint64_t p = found.offsets[a], q = found.offsets[b];
-      EXPECT_TRUE(p + x.bytes <= q || q + y.bytes <= p) << a << " and " << b;
-    }
-  }
+  expect_no_overlap(problem, found);
 }
 
 TEST(PlanSearch, ConflictSearchRoundsSizesThatHaveNoCommonUnit) {

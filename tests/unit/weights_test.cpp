@@ -243,7 +243,7 @@ TEST_F(Weights, OpensAllFilesOfASplitSetFromAnyOfThem) {
 
 TEST_F(Weights, NamesTheFileInEveryRefusal) {
   EXPECT_EQ(open_weights(path("gone")).error().code(), Code::kNotFound);
-  EXPECT_THAT(open_weights(put("bad.gguf", "GGUFxxxx")).error().message(), HasSubstr("bad.gguf: GGUF at byte"));
+  EXPECT_THAT(open_weights(put("bad.gguf", "GGUF9999")).error().message(), HasSubstr("bad.gguf: GGUF at byte"));
   EXPECT_THAT(open_weights(put("bad.bin", "hello world")).error().message(),
               HasSubstr("bad.bin: safetensors at byte 0"));
   EXPECT_THAT(open_weights(folder_.string()).error().message(), HasSubstr("a folder without model.safetensors"));

@@ -36,7 +36,7 @@ struct State {
   std::size_t bytes = 0;                                   // in buffers
   std::size_t resident_bytes = 0;                          // in committed sets
   std::size_t running = 0;                                 // command buffers committed and not over
-  std::vector<std::pair<Object*, std::uint64_t>> awaited;  // events and values that somebody waits for now
+  std::vector<std::pair<Object*, std::uint64_t>> awaited;  // events and values with a waiter
 };
 
 using Guard = std::lock_guard<std::mutex>;
