@@ -12,7 +12,7 @@
 
 #include "../tests/doubles/cuda/cuda_double.h"
 #include "berth/berth.h"
-#include "berth/pool.h"
+#include "berth/alloc/caching_pool.h"
 
 namespace {
 

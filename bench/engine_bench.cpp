@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "berth/result.h"
+#include "berth/base/result.h"
 #include "engines/onnxruntime_library.h"
 
 namespace {

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "berth/berth.h"
-#include "berth/pool.h"
+#include "berth/alloc/caching_pool.h"
 
 namespace {
 

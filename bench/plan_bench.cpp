@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "berth/plan.h"
+#include "berth/plan/plan.h"
 #include "plan_instances.h"
 
 namespace berth::bench {

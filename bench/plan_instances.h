@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "berth/plan.h"
+#include "berth/plan/plan.h"
 
 namespace berth::bench {
 

@@ -18,10 +18,10 @@
 #include <thread>
 #include <vector>
 
-#include "berth/f16.h"
-#include "berth/schedule.h"
-#include "core/f16_paths.h"
-#include "core/hazards.h"
+#include "berth/tensor/f16.h"
+#include "berth/run/schedule.h"
+#include "tensor/f16_paths.h"
+#include "run/hazards.h"
 
 namespace {
 

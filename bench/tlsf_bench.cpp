@@ -12,7 +12,7 @@
 #include <set>
 #include <vector>
 
-#include "berth/tlsf.h"
+#include "berth/alloc/offset_allocator.h"
 
 namespace {
 

@@ -22,9 +22,9 @@
 #include <thread>
 #include <vector>
 
-#include "berth/pool.h"
-#include "berth/save_weights.h"
-#include "berth/weights.h"
+#include "berth/alloc/caching_pool.h"
+#include "berth/weights/save.h"
+#include "berth/weights/weights.h"
 
 namespace {
 

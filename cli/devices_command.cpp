@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 #include "commands.h"
 
 namespace berth::cli {

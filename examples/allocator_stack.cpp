@@ -1,8 +1,8 @@
 // The example of docs/allocators.md: a stack of allocators, and an error that explains itself.
 #include <berth/berth.h>
-#include <berth/limit.h>
-#include <berth/pool.h>
-#include <berth/stats.h>
+#include <berth/alloc/limit.h>
+#include <berth/alloc/caching_pool.h>
+#include <berth/alloc/statistics.h>
 
 #include <cstdio>
 

@@ -2,10 +2,10 @@
 // walks through it.
 #include <cstdio>
 
-#include "berth/arena.h"
-#include "berth/device.h"
-#include "berth/plan.h"
-#include "berth/schedule.h"
+#include "berth/run/arena.h"
+#include "berth/memory/device.h"
+#include "berth/plan/plan.h"
+#include "berth/run/schedule.h"
 
 int main() {
   const berth::DevicePtr cpu = berth::device("CPU").value();

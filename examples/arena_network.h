@@ -2,10 +2,10 @@
 // lifetimes planned, and all activations live in one arena.
 #pragma once
 
-#include "berth/arena.h"
-#include "berth/device.h"
-#include "berth/plan.h"
-#include "berth/schedule.h"
+#include "berth/run/arena.h"
+#include "berth/memory/device.h"
+#include "berth/plan/plan.h"
+#include "berth/run/schedule.h"
 #include "small_networks.h"
 
 namespace networks {

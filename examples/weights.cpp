@@ -1,11 +1,11 @@
 // Writes a small weight file, lists it, and takes tensors from it: mapped, loaded and sliced.
-#include "berth/weights.h"
+#include "berth/weights/weights.h"
 
 #include <cstdio>
 #include <filesystem>
 #include <vector>
 
-#include "berth/save_weights.h"
+#include "berth/weights/save.h"
 
 int main() {
   const auto cpu = berth::device("CPU").value();

@@ -1,9 +1,9 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
-#include "berth/limit.h"
-#include "berth/pool.h"
-#include "berth/stats.h"
+#include "berth/alloc/limit.h"
+#include "berth/alloc/caching_pool.h"
+#include "berth/alloc/statistics.h"
 #include "bindings.h"
 
 namespace berth::python {

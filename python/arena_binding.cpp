@@ -2,7 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include "berth/arena.h"
+#include "berth/run/arena.h"
 #include "bindings.h"
 #include "plan_binding.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "berth/buffer.h"
+#include "berth/tensor/buffer.h"
 
 namespace berth::python {
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "berth/buffer.h"
+#include "berth/tensor/buffer.h"
 #include "bindings.h"
 
 namespace berth::python {

@@ -1,4 +1,4 @@
-#include "berth/buffer_pool.h"
+#include "berth/tensor/step_buffers.h"
 #include "bindings.h"
 
 namespace berth::python {

@@ -2,7 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 #include "bindings.h"
 
 namespace berth::python {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "berth/dlpack.h"
+#include "berth/interop/dlpack.h"
 #include "bindings.h"
 
 namespace berth::python {

@@ -1,4 +1,4 @@
-#include "berth/result.h"
+#include "berth/base/result.h"
 #include "bindings.h"
 
 namespace berth::python {

@@ -12,7 +12,7 @@
 
 #include "berth/engines/onnxruntime.h"
 #include "bindings.h"
-#include "core/try.h"
+#include "base/try.h"
 #include "engines/onnxruntime_session.h"
 #include "plan_binding.h"
 

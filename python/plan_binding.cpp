@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "berth/report.h"
+#include "berth/plan/memory_map.h"
 #include "bindings.h"
 
 namespace berth::python {

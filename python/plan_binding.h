@@ -1,7 +1,7 @@
 // A plan together with the problem it is for, as Python sees it.
 #pragma once
 
-#include "berth/plan.h"
+#include "berth/plan/plan.h"
 
 namespace berth::python {
 

@@ -4,7 +4,7 @@
 
 #include <exception>
 
-#include "berth/schedule.h"
+#include "berth/run/schedule.h"
 #include "bindings.h"
 
 namespace berth::python {

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "berth/trace.h"
+#include "berth/alloc/recording.h"
 #include "bindings.h"
 
 namespace berth::python {

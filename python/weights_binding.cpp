@@ -8,8 +8,8 @@
 #include <optional>
 #include <thread>
 
-#include "berth/save_weights.h"
-#include "berth/weights.h"
+#include "berth/weights/save.h"
+#include "berth/weights/weights.h"
 #include "bindings.h"
 
 namespace berth::python {

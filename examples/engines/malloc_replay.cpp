@@ -5,8 +5,8 @@
 //
 // Requests of 1 KiB and more inside a run are recorded, planned and replayed; everything else goes to the C library.
 // At exit, one line on standard error says what was done. glibc only: it exports its own malloc under other names.
-#include <berth/allocator.h>
-#include <berth/replay.h>
+#include <berth/memory/allocator.h>
+#include <berth/run/replay.h>
 
 #include <cerrno>
 #include <cstdio>

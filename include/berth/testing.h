@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "berth/device.h"
-#include "berth/fault.h"
+#include "berth/memory/device.h"
+#include "berth/alloc/fault.h"
 
 namespace berth {
 

@@ -1,6 +1,6 @@
 #include <string>
 
-#include "core/address_space.h"
+#include "memory/address_space.h"
 #include "devices/cpu/cpu_address_space.h"
 #include "devices/cuda/cuda_address_space.h"
 

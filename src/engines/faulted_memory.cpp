@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/system_pages.h"
+#include "base/os/system_pages.h"
 
 namespace berth::engines {
 namespace {

@@ -2,7 +2,7 @@
 // one in the middle of the first run. For arenas, which are used to the last byte. An allocator around an allocator.
 #pragma once
 
-#include "berth/allocator.h"
+#include "berth/memory/allocator.h"
 
 namespace berth::engines {
 

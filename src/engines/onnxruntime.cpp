@@ -5,8 +5,8 @@
 #include <mutex>
 #include <set>
 
-#include "berth/device.h"
-#include "core/try.h"
+#include "berth/memory/device.h"
+#include "base/try.h"
 #include "engines/faulted_memory.h"
 #include "engines/library_pages.h"
 #include "engines/onnxruntime_abi.h"

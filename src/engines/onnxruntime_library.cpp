@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/program_path.h"
-#include "core/try.h"
+#include "base/os/program_path.h"
+#include "base/try.h"
 
 namespace berth::ort {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/try.h"
+#include "base/try.h"
 
 namespace berth::ort {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "berth/engines/onnxruntime.h"
-#include "berth/result.h"
+#include "berth/base/result.h"
 #include "engines/onnxruntime_library.h"
 
 namespace berth::ort {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/try.h"
+#include "base/try.h"
 #include "engines/onnxruntime_session.h"
 
 namespace berth::ort {

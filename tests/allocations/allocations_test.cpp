@@ -6,9 +6,9 @@
 #include <new>
 #include <vector>
 
-#include "berth/arena.h"
-#include "berth/device.h"
-#include "berth/schedule.h"
+#include "berth/run/arena.h"
+#include "berth/memory/device.h"
+#include "berth/run/schedule.h"
 
 namespace {
 std::atomic<std::size_t> allocations{0};

@@ -2,7 +2,7 @@
 // by side. Rectangles are laid on shelves, so that they never overlap and the test knows where they are.
 #include <cstdio>
 
-#include "berth/report.h"
+#include "berth/plan/memory_map.h"
 
 namespace {
 

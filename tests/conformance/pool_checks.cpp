@@ -1,7 +1,7 @@
 // What a BufferPool must do on every device.
 #include <algorithm>
 
-#include "berth/buffer_pool.h"
+#include "berth/tensor/step_buffers.h"
 #include "conformance/device_conformance.h"
 
 namespace berth::conformance {

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <memory>
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 
 namespace berth::doubles {
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 
 namespace berth {
 

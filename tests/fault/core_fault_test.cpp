@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "berth/berth.h"
-#include "berth/limit.h"
-#include "berth/pool.h"
-#include "berth/stats.h"
+#include "berth/alloc/limit.h"
+#include "berth/alloc/caching_pool.h"
+#include "berth/alloc/statistics.h"
 #include "berth/testing.h"
-#include "core/try.h"
+#include "base/try.h"
 
 namespace berth {
 namespace {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/gguf.h"
+#include "weights/gguf.h"
 #include "table_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -173,7 +173,7 @@ def numpy_files():
 
 
 def replay_plan_files():
-    """Saved replay plans, as src/core/replay_plan.cpp writes them: 64-bit numbers, texts with their length, an FNV."""
+    """Saved replay plans, as src/run/replay_plan.cpp writes them: 64-bit numbers, texts with their length, an FNV."""
 
     def number(value):
         return struct.pack("<Q", value)

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/npy.h"
+#include "weights/npy.h"
 #include "table_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "berth/plan_files.h"
+#include "berth/plan/plan_files.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "berth/plan_files.h"
+#include "berth/plan/plan_files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const berth::PlanProblem problem = [] {

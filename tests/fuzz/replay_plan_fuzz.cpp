@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/replay_plan.h"
+#include "run/replay_plan.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/safetensors.h"
+#include "weights/safetensors.h"
 #include "table_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

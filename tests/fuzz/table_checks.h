@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "formats/tensor_table.h"
-#include "formats/utf8.h"
+#include "weights/tensor_table.h"
+#include "base/utf8.h"
 
 namespace berth::formats {
 

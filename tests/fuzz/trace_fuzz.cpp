@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "berth/trace.h"
+#include "berth/alloc/recording.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto recording = berth::parse_trace(std::as_bytes(std::span(data, size)));

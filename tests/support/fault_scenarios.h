@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "berth/berth.h"
-#include "core/try.h"
+#include "base/try.h"
 
 namespace berth::test {
 

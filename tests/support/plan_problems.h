@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <random>
 
-#include "berth/plan.h"
+#include "berth/plan/plan.h"
 
 namespace berth::test {
 

@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "berth/allocator.h"
-#include "berth/plan.h"
+#include "berth/memory/allocator.h"
+#include "berth/plan/plan.h"
 
 namespace berth::testing {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "berth/save_weights.h"
-#include "berth/weights.h"
-#include "support.h"
+#include "berth/weights/save.h"
+#include "berth/weights/weights.h"
+#include "support/support.h"
 
 namespace berth::test {
 

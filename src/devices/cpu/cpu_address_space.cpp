@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/system_pages.h"
+#include "base/os/system_pages.h"
 
 namespace berth::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // Host addresses with and without memory: reserved without access, opened by map, emptied by unmap. See AddressSpace.
 #pragma once
 
-#include "core/address_space.h"
+#include "memory/address_space.h"
 
 namespace berth::cpu {
 

@@ -5,11 +5,11 @@
 #include <limits>
 #include <thread>
 
-#include "berth/out_of_memory.h"
-#include "core/poison.h"
+#include "berth/memory/out_of_memory.h"
+#include "alloc/caching_pool/poison.h"
 #include "devices/cpu/cpu_queue.h"
 #include "devices/cpu/cpu_residency.h"
-#include "devices/cpu/host_memory.h"
+#include "devices/host/host_memory.h"
 
 namespace berth::cpu {
 namespace {

@@ -2,7 +2,7 @@
 // kernels are host callables.
 #pragma once
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 
 namespace berth::cpu {
 

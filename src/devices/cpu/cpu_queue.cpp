@@ -4,8 +4,8 @@
 #include <exception>
 #include <string>
 
-#include "core/host_copy.h"
-#include "core/try.h"
+#include "memory/host_copy.h"
+#include "base/try.h"
 
 namespace berth::cpu {
 

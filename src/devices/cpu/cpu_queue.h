@@ -1,7 +1,7 @@
 // A queue whose work is done when it is recorded. submit() only counts.
 #pragma once
 
-#include "berth/queue.h"
+#include "berth/memory/queue.h"
 
 namespace berth::cpu {
 

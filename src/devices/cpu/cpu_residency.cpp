@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/host_copy.h"
-#include "core/system_pages.h"
-#include "devices/cpu/host_memory.h"
+#include "memory/host_copy.h"
+#include "base/os/system_pages.h"
+#include "devices/host/host_memory.h"
 
 namespace berth::cpu {
 namespace {

@@ -3,7 +3,7 @@
 // faulted in and never locked: unlocking one would unlock its neighbours.
 #pragma once
 
-#include "berth/residency.h"
+#include "berth/memory/residency.h"
 
 namespace berth::cpu {
 

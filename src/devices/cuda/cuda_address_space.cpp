@@ -1,6 +1,6 @@
 #include "devices/cuda/cuda_address_space.h"
 
-#include "core/try.h"
+#include "base/try.h"
 #include "devices/cuda/cuda_device.h"
 
 namespace berth::cuda {

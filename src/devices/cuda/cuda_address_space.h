@@ -1,7 +1,7 @@
 // GPU addresses with and without memory, through the driver's virtual memory calls. See AddressSpace.
 #pragma once
 
-#include "core/address_space.h"
+#include "memory/address_space.h"
 
 namespace berth::cuda {
 

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "core/try.h"
+#include "base/try.h"
 #include "devices/cuda/cuda_device.h"
 
 namespace berth::cuda {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "berth/result.h"
+#include "berth/base/result.h"
 #include "devices/cuda/cuda_driver.h"
 
 namespace berth::cuda {

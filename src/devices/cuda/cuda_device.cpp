@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/try.h"
+#include "base/try.h"
 #include "devices/cuda/cuda_kernel.h"
 #include "devices/cuda/cuda_queue.h"
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "berth/cuda.h"
-#include "berth/device.h"
+#include "berth/interop/cuda.h"
+#include "berth/memory/device.h"
 #include "devices/cuda/cuda_context.h"
 #include "devices/cuda/cuda_residency.h"
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "core/try.h"
+#include "base/try.h"
 
 namespace berth::cuda {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "berth/result.h"
+#include "berth/base/result.h"
 #include "devices/cuda/cuda_abi.h"
 
 namespace berth::cuda {

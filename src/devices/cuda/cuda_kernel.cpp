@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "core/try.h"
+#include "base/try.h"
 
 namespace berth::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "berth/kernel.h"
+#include "berth/memory/kernel.h"
 #include "devices/cuda/cuda_device.h"
 
 namespace berth::cuda {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "berth/queue.h"
+#include "berth/memory/queue.h"
 #include "devices/cuda/cuda_device.h"
 
 namespace berth::cuda {

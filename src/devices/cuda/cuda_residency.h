@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "berth/residency.h"
+#include "berth/memory/residency.h"
 
 namespace berth::cuda {
 

@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/host_copy.h"
-#include "core/try.h"
+#include "memory/host_copy.h"
+#include "base/try.h"
 #include "devices/cpu/cpu_queue.h"
 
 namespace berth::disk {

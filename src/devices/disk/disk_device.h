@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 
 namespace berth::disk {
 

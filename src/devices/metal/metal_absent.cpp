@@ -1,7 +1,7 @@
 // METAL in a build without it: every call says what would bring it.
 #include <fmt/format.h>
 
-#include "berth/metal.h"
+#include "berth/interop/metal.h"
 #include "devices/metal/metal_open.h"
 
 namespace berth {

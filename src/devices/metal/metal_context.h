@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "berth/result.h"
+#include "berth/base/result.h"
 #include "devices/metal/metal_cpp.h"
 
 namespace berth::metal {

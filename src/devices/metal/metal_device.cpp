@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "berth/out_of_memory.h"
-#include "core/try.h"
+#include "berth/memory/out_of_memory.h"
+#include "base/try.h"
 #include "devices/metal/metal_kernel.h"
 #include "devices/metal/metal_open.h"
 #include "devices/metal/metal_queue.h"

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "berth/device.h"
-#include "berth/metal.h"
+#include "berth/memory/device.h"
+#include "berth/interop/metal.h"
 #include "devices/metal/metal_context.h"
 #include "devices/metal/metal_residency.h"
 

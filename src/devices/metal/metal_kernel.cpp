@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "core/try.h"
+#include "base/try.h"
 
 namespace berth::metal {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "berth/kernel.h"
+#include "berth/memory/kernel.h"
 #include "devices/metal/metal_device.h"
 
 namespace berth::metal {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 
 namespace berth::metal {
 

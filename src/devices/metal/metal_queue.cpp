@@ -4,8 +4,8 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "core/host_copy.h"
-#include "core/try.h"
+#include "memory/host_copy.h"
+#include "base/try.h"
 #include "devices/metal/metal_kernel.h"
 #include "devices/metal/metal_shaders.h"
 

@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "berth/queue.h"
+#include "berth/memory/queue.h"
 #include "devices/metal/metal_device.h"
 
 namespace berth::metal {

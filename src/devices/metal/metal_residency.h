@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "berth/residency.h"
+#include "berth/memory/residency.h"
 #include "devices/metal/metal_cpp.h"
 
 namespace berth::metal {

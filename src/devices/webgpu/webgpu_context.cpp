@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/try.h"
+#include "base/try.h"
 
 namespace berth::webgpu {
 

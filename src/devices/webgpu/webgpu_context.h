@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "berth/result.h"
+#include "berth/base/result.h"
 #include "devices/webgpu/webgpu_dialect.h"
 #include "devices/webgpu/webgpu_driver.h"
 

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "core/try.h"
+#include "base/try.h"
 #include "devices/webgpu/webgpu_queue.h"
 
 namespace berth::webgpu {

@@ -5,7 +5,7 @@
 // no work uses it, so Berth maps inside transfers.
 #pragma once
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 #include "devices/webgpu/webgpu_context.h"
 
 namespace berth::webgpu {

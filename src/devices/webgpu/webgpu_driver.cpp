@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "core/program_path.h"
+#include "base/os/program_path.h"
 #include "devices/webgpu/webgpu_dialect.h"
 
 namespace berth::webgpu {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "berth/result.h"
+#include "berth/base/result.h"
 #include "devices/webgpu/webgpu_abi.h"
 
 namespace berth::webgpu {

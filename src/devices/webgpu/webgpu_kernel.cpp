@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "core/try.h"
+#include "base/try.h"
 
 namespace berth::webgpu {
 namespace {

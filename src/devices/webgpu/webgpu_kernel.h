@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "berth/kernel.h"
+#include "berth/memory/kernel.h"
 #include "devices/webgpu/webgpu_context.h"
 #include "devices/webgpu/webgpu_wgsl.h"
 

@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "berth/queue.h"
+#include "berth/memory/queue.h"
 #include "devices/webgpu/webgpu_kernel.h"
 #include "devices/webgpu/webgpu_staging.h"
 #include "devices/webgpu/webgpu_storage.h"

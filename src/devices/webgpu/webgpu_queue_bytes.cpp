@@ -3,8 +3,8 @@
 #include <bit>
 #include <cstring>
 
-#include "core/host_copy.h"
-#include "core/try.h"
+#include "memory/host_copy.h"
+#include "base/try.h"
 #include "devices/webgpu/webgpu_queue.h"
 #include "devices/webgpu/webgpu_shaders.h"
 

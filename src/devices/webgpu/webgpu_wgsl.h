@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "berth/result.h"
+#include "berth/base/result.h"
 
 namespace berth::webgpu {
 

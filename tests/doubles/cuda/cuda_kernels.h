@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "berth/device.h"
+#include "berth/memory/device.h"
 #include "doubles/cuda/cuda_testing.h"
 
 namespace berth::cuda_test {

@@ -1,0 +1,88 @@
+// What `berth run` finds out: the same models, stock and with Berth, each in a process of its own, run in turns.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "berth/plan/plan.h"
+#include "berth/run/replay.h"
+#include "berth/base/result.h"
+
+namespace berth::cli {
+
+struct RunSettings {
+  std::vector<std::string> models;
+  std::string title;  // what the report calls them; empty: the files' names and inputs
+  unsigned runs = 20;
+  int threads = 1;
+  std::uint64_t seed = 0;
+  std::map<std::string, std::int64_t> dims;
+  std::map<std::string, std::string> inputs;
+  std::string output;      // folder for .npy outputs; empty: none
+  std::string plan_cache;  // folder for plans and mappable models; empty: a temporary one
+  bool map_weights = true;
+};
+
+struct Spread {
+  double median = 0, low = 0, high = 0;  // low and high: the middle 80 % of the runs
+};
+Spread spread_of(std::vector<double> values);
+
+struct SideReport {
+  std::uint64_t held = 0;           // stock: the arena, without weights; Berth: the arena and what the pool gave beside
+  std::uint64_t in_use = 0;         // the most of it that was handed out at once
+  std::uint64_t process_peak = 0;   // VmHWM
+  std::uint64_t faults = 0;         // page faults in all runs
+  std::uint64_t faults_steady = 0;  // in the last run
+  double load_ms = 0;
+  Spread latency_ms;    // wall time of a run
+  Spread cpu_ms;        // processor time of a run, all threads
+  bool repeats = true;  // every run gave the reference's bits
+};
+
+// One model's plan, for the memory map.
+struct ModelPlan {
+  std::string name;
+  std::string inputs;
+  ReplayTrace trace;
+  MemoryPlan plan;
+  std::vector<std::uint64_t> layout;  // where the engine's own arena puts each request; empty: not known
+};
+
+struct RunReport {
+  std::string title;
+  std::string engine;  // version
+  unsigned runs = 0;
+  int threads = 1;
+  SideReport stock, berth;
+  std::vector<ModelPlan> plans;
+  std::uint64_t model_bytes = 0;  // the files: what the weights take
+  std::uint64_t live_peak = 0;    // of the engine's own requests; several models: the largest
+  std::uint64_t lower_bound = 0;  // of the plan that sets the arena's size
+  std::uint64_t plan_bytes = 0;
+  double planning_ms = 0;            // 0 when the plans came from the cache
+  bool planned_now = true;           // false: the plans came from the cache
+  std::uint64_t recording_peak = 0;  // VmHWM of the process that recorded and planned; 0: none was needed
+  std::uint64_t requests = 0;        // a run's
+  std::uint64_t deviated = 0;        // over all runs
+  std::uint64_t deviating_runs = 0;
+  std::uint64_t renewals = 0;
+  bool weights_mapped = false;
+  std::string weights_note;  // why not, when mapping was asked for
+
+  bool identical() const { return stock.repeats && berth.repeats; }
+  double ratio() const;
+};
+
+// Called before each step with what it is and how far along all of it is, from 0 to 1.
+using Progress = std::function<void(std::string_view step, double done)>;
+
+// Io: a model or folder that cannot be read or written. DeviceUnavailable: no ONNX Runtime. Driver: what the engine
+// says, such as an input that does not fit.
+Result<RunReport> measure_run(const RunSettings& settings, const Progress& progress);
+
+}  // namespace berth::cli

@@ -1,0 +1,197 @@
+// `berth run MODEL...`: a model in ONNX Runtime, stock and with Berth as its memory, side by side.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "commands.h"
+#include "base/try.h"
+#include "run/default_model.h"
+#include "run/map.h"
+#include "run/measure.h"
+#include "run/report.h"
+#include "run/worker.h"
+
+namespace berth::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunArguments {
+  RunSettings settings;
+  std::vector<std::string> dims, inputs;
+  std::string plan_cache, html, json;
+  std::string weights = "map";
+  CLI::Option* plan_cache_option = nullptr;
+  CLI::Option* html_option = nullptr;
+};
+
+Error refuse(std::string text) {
+  return Error::with_text(Code::kInvalidArgument, Layer::kProgram, std::move(text));
+}
+
+// "name=value", split at the last '=': names may have one.
+Result<std::pair<std::string, std::string>> split(const std::string& text, const char* option, const char* form) {
+  const std::size_t at = text.rfind('=');
+  if (at == std::string::npos || at == 0 || at + 1 == text.size())
+    return refuse(fmt::format("{} {}: write it as {}", option, text, form));
+  return std::pair(text.substr(0, at), text.substr(at + 1));
+}
+
+Result<void> parse_pairs(RunArguments& arguments) {
+  for (const std::string& text : arguments.dims) {
+    BERTH_TRY_ASSIGN(const auto pair, split(text, "--dim", "NAME=N"));
+    std::int64_t value = 0;
+    const char* end = pair.second.data() + pair.second.size();
+    const auto [stop, failed] = std::from_chars(pair.second.data(), end, value);
+    if (failed != std::errc{} || stop != end || value < 0)
+      return refuse(fmt::format("--dim {}: {} is not a size", text, pair.second));
+    arguments.settings.dims[pair.first] = value;
+  }
+  for (const std::string& text : arguments.inputs) {
+    BERTH_TRY_ASSIGN(const auto pair, split(text, "--input", "NAME=FILE.npy"));
+    arguments.settings.inputs[pair.first] = pair.second;
+  }
+  return {};
+}
+
+// A line on a terminal that is written over and over; nothing at all anywhere else.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool shown) : shown_(shown) {}
+  ~ProgressLine() { clear(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  void show(std::string_view step, double done) {
+    if (!shown_) return;
+    const auto cells = static_cast<std::size_t>(done * 24);
+    fmt::print(stderr, "\r\033[K[{}{}] {}", std::string(cells, '='), std::string(24 - cells, ' '), step);
+    std::fflush(stderr);
+  }
+  void clear() {
+    if (!shown_) return;
+    fmt::print(stderr, "\r\033[K");
+    std::fflush(stderr);
+  }
+
+ private:
+  bool shown_;
+};
+
+bool wants_unicode() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"})
+    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') {
+      const std::string_view locale(value);
+      return locale != "C" && locale != "POSIX";
+    }
+  return true;
+}
+
+Result<void> write_text(const std::string& path, const std::string& text) {
+  std::error_code ignored;
+  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) fs::create_directories(folder, ignored);
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be written");
+  return {};
+}
+
+Result<int> run(RunArguments arguments) {
+  BERTH_TRY(parse_pairs(arguments));
+  RunSettings& settings = arguments.settings;
+  settings.map_weights = arguments.weights == "map";
+  std::string closing;
+  const bool is_default = settings.models.empty();
+  if (is_default) {
+    BERTH_TRY_ASSIGN(const DefaultModel model, default_model());
+    settings.models = {model.path};
+    settings.title = model.title;
+    for (const auto& [name, size] : model.dims) settings.dims.try_emplace(name, size);
+    if (!arguments.dims.empty() || !arguments.inputs.empty()) settings.title.clear();
+    closing = "Try your own: ./run run model.onnx      All commands: ./run --help";
+  }
+  if (*arguments.plan_cache_option)
+    settings.plan_cache =
+        !arguments.plan_cache.empty() ? arguments.plan_cache : fs::absolute(settings.models[0]).parent_path().string();
+  std::string map_file = arguments.html;
+  if (map_file.empty() && (is_default || *arguments.html_option))
+    map_file = "out/" + fs::path(settings.models[0]).stem().string() + ".html";
+
+  const bool json_only = arguments.json == "-";
+  RunReport report;
+  {
+    ProgressLine line(isatty(STDERR_FILENO) != 0 && !json_only);
+    BERTH_TRY_ASSIGN(report, measure_run(settings, [&](auto step, double done) { line.show(step, done); }));
+  }
+  if (!map_file.empty()) {
+    BERTH_TRY_ASSIGN(const std::string page, memory_map_page(report));
+    BERTH_TRY(write_text(map_file, page));
+  }
+  if (json_only) {
+    fmt::print("{}\n", report_json(report).dump(2));
+  } else {
+    if (!arguments.json.empty()) BERTH_TRY(write_text(arguments.json, report_json(report).dump(2) + "\n"));
+    const bool terminal = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+    fmt::print("{}", report_text(report, {.color = terminal, .unicode = wants_unicode()}, map_file, closing));
+  }
+  return report.identical() || !report.stock.repeats ? 0 : 1;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("run", "Run a model in ONNX Runtime, stock and with Berth as its memory");
+  command->footer(
+      "Each model is run twice over, in processes of their own: with the engine's stock arena, and from one planned\n"
+      "arena. Outputs are compared bit for bit. Exit code 0: identical; 1: they differ, or the run failed; 2: bad "
+      "input.");
+  auto arguments = std::make_shared<RunArguments>();
+  RunSettings& settings = arguments->settings;
+  command->add_option("model", settings.models, "ONNX files; several share one arena. None: a text detector");
+  command->add_option("--dim", arguments->dims,
+                      "NAME=N: size of a symbolic dimension; INPUT.INDEX=N for a nameless one");
+  command->add_option("--input", arguments->inputs, "NAME=FILE.npy: an input; without it, seeded random values");
+  command->add_option("--seed", settings.seed, "Seed of the random inputs")->capture_default_str();
+  command->add_option("--output", settings.output, "Folder for the outputs as .npy");
+  command->add_option("--runs", settings.runs, "Timed runs of each side")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--threads", settings.threads, "The engine's threads inside an operator")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--json", arguments->json, "File for the report as JSON; - for standard output alone");
+  arguments->html_option =
+      command->add_option("--html", arguments->html, "File for the memory map (default out/MODEL.html)")
+          ->expected(0, 1);
+  arguments->plan_cache_option =
+      command
+          ->add_option("--plan-cache", arguments->plan_cache,
+                       "Folder that keeps plans and mappable models, so that the next start records nothing "
+                       "(default: beside the model)")
+          ->expected(0, 1);
+  command->add_option("--weights", arguments->weights, "map: from the file, in place; copy: as the engine does")
+      ->check(CLI::IsMember({"map", "copy"}))
+      ->capture_default_str();
+  command->callback([arguments, &exit_code] {
+    const Result<int> result = run(*arguments);
+    if (result) {
+      exit_code = *result;
+      return;
+    }
+    fmt::print(stderr, "berth run: {}\n", result.error().message());
+    const Code code = result.error().code();
+    exit_code = code == Code::kInvalidArgument || code == Code::kInvalidData ? 2 : 1;
+  });
+
+  CLI::App* worker = app.add_subcommand("run-worker", "A process of berth run's");
+  worker->group("");  // not for people: left out of --help
+  worker->callback([&exit_code] { exit_code = serve_worker(); });
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,363 @@
+#include "run/worker.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#ifdef __APPLE__
+#include <mach/mach.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <string_view>
+
+#include "berth/memory/device.h"
+#include "base/try.h"
+#include "engines/onnxruntime_session.h"
+#include "engines/ort_format.h"
+#include "run/npy.h"
+#include "run/inputs.h"
+
+namespace berth::cli {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+// The most that this process had in memory so far, as the system says.
+std::uint64_t process_peak() {
+#ifdef __APPLE__
+  mach_task_basic_info info{};
+  mach_msg_type_number_t words = MACH_TASK_BASIC_INFO_COUNT;
+  if (task_info(mach_task_self(), MACH_TASK_BASIC_INFO, reinterpret_cast<task_info_t>(&info), &words) == KERN_SUCCESS)
+    return info.resident_size_max;
+#else
+  constexpr std::string_view kField = "VmHWM:";
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(kField)) return std::strtoull(line.c_str() + kField.size(), nullptr, 10) * 1024;
+#endif
+  return 0;
+}
+
+std::uint64_t page_faults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_minflt + usage.ru_majflt);
+}
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Of all threads of this process: unlike wall time, a busy machine hardly changes it.
+double cpu_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+// On no processor in particular where the system does not let it choose.
+void stay_on(int processor) {
+#if defined(__linux__)
+  if (processor < 0) return;
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(static_cast<std::size_t>(processor), &only);
+  sched_setaffinity(0, sizeof only, &only);
+#else
+  static_cast<void>(processor);
+#endif
+}
+
+std::string file_safe(std::string name) {
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.') c = '_';
+  return name;
+}
+
+// Compares with a file in small pieces, so that comparing does not show in the process's peak.
+Result<bool> equals_file(std::span<const std::byte> bytes, const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return Error::with_text(Code::kIo, Layer::kProgram, path + ": " + std::strerror(errno));
+  bool equal = true;
+  std::byte piece[16384];
+  std::size_t at = 0;
+  for (;;) {
+    const ssize_t n = read(file, piece, sizeof piece);
+    if (n <= 0) break;
+    const auto size = static_cast<std::size_t>(n);
+    equal = equal && size <= bytes.size() - at && std::memcmp(piece, bytes.data() + at, size) == 0;
+    if (!equal) break;
+    at += size;
+  }
+  close(file);
+  return equal && at == bytes.size();
+}
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be read");
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+Result<void> write_file(const std::string& path, std::string_view bytes) {
+  // Written beside and renamed, so that no reader ever sees half a file.
+  const std::string partial = path + ".partial";
+  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file || std::rename(partial.c_str(), path.c_str()) != 0)
+    return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be written");
+  return {};
+}
+
+struct Loaded {
+  std::optional<ort::MappedModel> mapped;
+  std::unique_ptr<ort::Model> model;
+  std::vector<ort::Tensor> inputs;
+  std::string key;
+  ort::ArenaStats at_load;
+};
+
+class Worker {
+ public:
+  explicit Worker(WorkerTask task) : task_(std::move(task)) {}
+  ~Worker() {
+    models_.clear();  // before the memory they use
+    memory_.reset();
+  }
+
+  Result<Json> load() {
+    stay_on(task_.processor);
+    BERTH_TRY_ASSIGN(engine_, ort::Engine::create());
+    Json answer{{"engine", engine_->library().version}, {"library", engine_->library().path}};
+    if (task_.role == "ready") {
+      BERTH_TRY(write_ready_models());
+      return answer;
+    }
+    const bool berth = task_.role == "record" || task_.role == "replay";
+    if (berth) {
+      engines::OnnxRuntimeOptions options;
+      options.before_weights = [this] { forget_file_pages(); };
+      BERTH_TRY_ASSIGN(memory_, engine_->attach_memory(std::move(options)));
+    }
+    const Clock::time_point start = Clock::now();
+    for (std::size_t i = 0; i < task_.models.size(); ++i) BERTH_TRY(load_model(i));
+    forget_file_pages();
+    answer["load_ms"] = ms_since(start);
+    for (const Loaded& loaded : models_) {
+      answer["inputs"].push_back(describe_inputs(loaded.inputs));
+      answer["keys"].push_back(loaded.key);
+    }
+    if (task_.role == "replay") {
+      BERTH_TRY_ASSIGN(const std::string saved, read_file(task_.plans));
+      BERTH_TRY(memory_->replay().load_plans(saved, task_.stamp));
+    }
+    if (task_.role == "layout") {
+      BERTH_TRY_ASSIGN(answer["layout"], layout());
+    }
+    return answer;
+  }
+
+  // One run of every model.
+  Result<Json> run() {
+    double ms = 0, cpu = 0;
+    std::uint64_t faults = 0, deviated = 0, reordered = 0, requests = 0;
+    bool identical = true, recorded = false;
+    for (Loaded& loaded : models_) {
+      std::optional<engines::OnnxRuntimeMemory::Run> scope;
+      if (memory_) {
+        scope.emplace(memory_->replay(), loaded.key);
+        BERTH_TRY(scope->status);
+      }
+      const std::uint64_t faults_before = page_faults();
+      const double cpu_before = cpu_ms();
+      const Clock::time_point start = Clock::now();
+      BERTH_TRY_ASSIGN(std::vector<ort::Output> outputs, loaded.model->run());
+      ms += ms_since(start);
+      cpu += cpu_ms() - cpu_before;
+      faults += page_faults() - faults_before;
+      if (scope) {
+        const ReplayRun did = scope->end();
+        deviated += did.deviated;
+        reordered += did.reordered;
+        requests += did.requests;
+        recorded = recorded || did.recorded;
+      }
+      BERTH_TRY_ASSIGN(const bool same, compare(loaded, outputs));
+      identical = identical && same;
+      const Clock::time_point release = Clock::now();
+      outputs.clear();
+      ms += ms_since(release);
+    }
+    ++runs_;
+    return Json{{"ms", ms},
+                {"cpu_ms", cpu},
+                {"faults", faults},
+                {"identical", identical},
+                {"deviated", deviated},
+                {"reordered", reordered},
+                {"requests", requests},
+                {"recorded", recorded}};
+  }
+
+  Result<Json> finish() {
+    Json answer{{"process_peak", process_peak()}};
+    if (task_.role == "record") {
+      BERTH_TRY(memory_->replay().plan_recorded());
+      double planning_ms = 0;
+      for (const Loaded& loaded : models_)
+        if (const MemoryPlan* plan = memory_->replay().plan(loaded.key)) planning_ms += plan->seconds * 1e3;
+      answer["planning_ms"] = planning_ms;
+      BERTH_TRY(write_file(task_.plans, memory_->replay().save_plans(task_.stamp)));
+    }
+    if (memory_) {
+      const ReplayCounters counters = memory_->replay().counters();
+      answer["arena"] = counters.arena_bytes;
+      answer["beside"] = counters.beside_peak;
+      answer["deviated"] = counters.deviated;
+      answer["deviating_runs"] = counters.deviating_runs;
+      answer["renewals"] = counters.renewals;
+      answer["requests"] = counters.requests;
+      answer["weights"] = memory_->weight_bytes();
+    } else {
+      std::uint64_t held = 0, in_use = 0;
+      for (const Loaded& loaded : models_) {
+        BERTH_TRY_ASSIGN(const ort::ArenaStats stats, loaded.model->arena_stats());
+        // What was in use when the model was loaded are weights: they are not counted, here or on Berth's side.
+        held += stats.held - std::min(stats.held, loaded.at_load.in_use);
+        in_use += stats.max_in_use - std::min(stats.max_in_use, loaded.at_load.in_use);
+      }
+      answer["held"] = held;
+      answer["in_use"] = in_use;
+    }
+    return answer;
+  }
+
+ private:
+  void forget_file_pages() noexcept {
+    for (const Loaded& loaded : models_)
+      if (loaded.mapped) loaded.mapped->forget_pages();
+  }
+
+  Result<void> write_ready_models() {
+    for (std::size_t i = 0; i < task_.models.size(); ++i) {
+      ort::SessionSettings settings;
+      settings.model = task_.models[i];
+      settings.threads = task_.threads;
+      settings.save_ready_model = task_.ready_models[i] + ".partial";
+      BERTH_TRY(engine_->open(settings));
+      BERTH_TRY(ort::align_weights(settings.save_ready_model));
+      if (std::rename(settings.save_ready_model.c_str(), task_.ready_models[i].c_str()) != 0)
+        return Error::with_text(Code::kIo, Layer::kProgram, task_.ready_models[i] + ": cannot be written");
+    }
+    return {};
+  }
+
+  Result<void> load_model(std::size_t index) {
+    models_.emplace_back();
+    Loaded& loaded = models_.back();
+    ort::SessionSettings settings;
+    settings.model = task_.models[index];
+    settings.threads = task_.threads;
+    settings.memory = memory_.get();
+    if (!task_.ready_models.empty()) {
+      BERTH_TRY_ASSIGN(ort::MappedModel mapped, ort::MappedModel::open(task_.ready_models[index]));
+      loaded.mapped.emplace(std::move(mapped));
+      settings.mapped = &*loaded.mapped;
+    }
+    BERTH_TRY_ASSIGN(loaded.model, engine_->open(settings));
+    const InputRequest request{.dims = task_.dims, .files = task_.inputs, .seed = task_.seed};
+    BERTH_TRY_ASSIGN(loaded.inputs, make_inputs(loaded.model->inputs(), request));
+    BERTH_TRY(loaded.model->bind(loaded.inputs));
+    loaded.key = std::to_string(index) + " " + describe_inputs(loaded.inputs);
+    if (!memory_) {
+      BERTH_TRY_ASSIGN(loaded.at_load, loaded.model->arena_stats());
+    }
+    return {};
+  }
+
+  // Where the engine's own arena puts the requests of the first model's recorded run.
+  Result<Json> layout() {
+    BERTH_TRY_ASSIGN(const std::string saved, read_file(task_.plans));
+    BERTH_TRY_ASSIGN(const DevicePtr cpu, device("CPU"));
+    Replay replay(cpu, cpu);
+    BERTH_TRY(replay.load_plans(saved, task_.stamp));
+    const ReplayTrace* trace = replay.trace(models_[0].key);
+    if (trace == nullptr)
+      return Error(Code::kNotFound, Layer::kProgram, "the saved plans have no run with these inputs");
+    BERTH_TRY_ASSIGN(const std::vector<std::uint64_t> addresses, models_[0].model->arena_addresses(*trace));
+    return Json(addresses);
+  }
+
+  std::string reference_file(const Loaded& loaded, std::size_t output) const {
+    return task_.reference + "/" + std::to_string(index_of(loaded)) + "." + std::to_string(output);
+  }
+
+  // The stock worker's first run writes the reference; everything after is compared with it.
+  Result<bool> compare(const Loaded& loaded, const std::vector<ort::Output>& outputs) {
+    bool identical = true;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      BERTH_TRY_ASSIGN(const ort::Output::View view, outputs[i].view());
+      const std::string path = reference_file(loaded, i);
+      if (task_.role == "stock" && runs_ == 0)
+        BERTH_TRY(write_file(path, {reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size()}));
+      BERTH_TRY_ASSIGN(const bool same, equals_file(view.bytes, path));
+      identical = identical && same;
+      if (!task_.output.empty() && task_.role == "replay" && runs_ == 0) {
+        std::string name = file_safe(loaded.model->outputs()[i].name) + ".npy";
+        if (models_.size() > 1)
+          name = std::filesystem::path(task_.models[index_of(loaded)]).stem().string() + "." + name;
+        BERTH_TRY(write_npy(task_.output + "/" + name, view.element_type, view.shape, view.bytes));
+      }
+    }
+    return identical;
+  }
+
+  std::size_t index_of(const Loaded& loaded) const { return static_cast<std::size_t>(&loaded - models_.data()); }
+
+  WorkerTask task_;
+  std::unique_ptr<ort::Engine> engine_;
+  std::unique_ptr<engines::OnnxRuntimeMemory> memory_;
+  std::vector<Loaded> models_;
+  std::uint64_t runs_ = 0;
+};
+
+void answer(const Result<Json>& result) {
+  const Json line =
+      result ? *result
+             : Json{{"error", result.error().message()}, {"code", static_cast<unsigned>(result.error().code())}};
+  std::cout << line.dump() << std::endl;
+}
+
+}  // namespace
+
+int serve_worker() {
+  std::optional<Worker> worker;
+  for (std::string line; std::getline(std::cin, line);) {
+    const Json question = Json::parse(line, nullptr, false);
+    if (question.is_discarded()) return 2;
+    if (!worker) {
+      worker.emplace(question.get<WorkerTask>());
+      const Result<Json> loaded = worker->load();
+      answer(loaded);
+      if (!loaded) return 1;
+    } else if (question.value("do", "") == "run") {
+      answer(worker->run());
+    } else if (question.value("do", "") == "finish") {
+      answer(worker->finish());
+    }
+  }
+  return 0;
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,48 @@
+// `berth convert A B`: a weight file in another format, with a progress bar.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "berth/weights/save.h"
+#include "commands.h"
+#include "terminal.h"
+
+namespace berth::cli {
+namespace {
+
+constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C ended
+
+}  // namespace
+
+void add_convert_command(CLI::App& app, int& exit_code) {
+  auto* command = app.add_subcommand("convert", "Write a weight file as .safetensors or .gguf, byte for byte");
+  auto paths = std::make_shared<std::pair<std::string, std::string>>();
+  command->add_option("from", paths->first, "Any weight file that `berth inspect` reads")->required();
+  command->add_option("to", paths->second, "The file to write; its ending names the format")->required();
+  command->callback([paths, &exit_code] {
+    const auto refuse = [&](const Error& error) {
+      fmt::print(stderr, "berth convert: {}\n", error.message());
+      exit_code = error.code() == Code::kCancelled ? kInterrupted : error.code() == Code::kIo ? 1 : 2;
+    };
+    const auto source = open_weights(paths->first);
+    if (!source) return refuse(source.error());
+    SaveOptions options;
+    Result<void> done;
+    {
+      const InterruptStop interrupt;
+      options.cancel = interrupt.token();
+      Progress bar("writing");
+      options.progress = [&](const LoadProgress& progress) {
+        const double total = static_cast<double>(std::max<std::uint64_t>(progress.bytes_total, 1));
+        bar.update(static_cast<double>(progress.bytes_done) / total,
+                   fmt::format("{} of {}", format_bytes(progress.bytes_done), format_bytes(progress.bytes_total)));
+        return true;
+      };
+      done = convert_weights(*source, paths->second, options);
+    }
+    if (!done) return refuse(done.error());
+    fmt::print("{}: {} tensors, {}\n", paths->second, source->tensors().size(), format_bytes(source->total_bytes()));
+  });
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,40 @@
+// Sizes without memory, for dry runs: a program runs against it to learn how much it would take. Its blocks have a
+// size and a handle of their own, no host pointer, and usage bits that allow nothing, so that every attempt to
+// touch the bytes is NotCpuAccessible or InvalidUsage and never a crash. Any thread; lives as long as its blocks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "berth/alloc/adaptor.h"
+#include "berth/memory/label_counters.h"
+
+namespace berth {
+
+class Null final : public AllocatorAdaptor {
+ public:
+  // `like` is the allocator or device that the dry run stands for; it is asked for nothing but its device.
+  // Requires: not null.
+  explicit Null(AllocatorPtr like) : AllocatorAdaptor(std::move(like)) {}
+
+  // InvalidArgument for an alignment that is not a power of two. Never runs out.
+  Result<Block> allocate(const BlockSpec& spec) override;
+  void release(const Block& block, Timepoint last_use = {}) noexcept override;
+  std::string_view name() const noexcept override { return "null"; }
+  std::size_t trim(std::size_t) noexcept override { return 0; }
+  void explain(OutOfMemory& report) const override;
+
+  std::size_t live_bytes() const noexcept { return live_bytes_.load(std::memory_order_relaxed); }
+  std::size_t live_count() const noexcept { return live_count_.load(std::memory_order_relaxed); }
+  std::size_t peak_bytes() const noexcept { return peak_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> next_{1};
+  std::atomic<std::size_t> live_bytes_{0}, live_count_{0}, peak_bytes_{0};
+  LabelCounters labels_;
+};
+
+std::shared_ptr<Null> null(AllocatorPtr like);
+
+}  // namespace berth

@@ -1,0 +1,128 @@
+// An allocator of offsets for what cannot be planned ahead: two-level segregated fit over the range
+// [0, capacity). It touches no memory, so it serves a device arena, a file or a ring of descriptors as well
+// as host memory. Every operation takes constant time (the index of live offsets is a hash table, so that
+// part is constant on average), neighbours coalesce at once, and the same calls give the same offsets on
+// every machine. Not thread-safe: one caller at a time. A Tlsf is a plain value; copying it copies its state.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "berth/base/result.h"
+
+namespace berth {
+
+struct TlsfStats {
+  std::uint64_t capacity = 0;      // bytes under management, a multiple of the granule
+  std::uint64_t used = 0;          // bytes of live allocations, rounded up to the granule
+  std::uint64_t peak = 0;          // largest `used` so far
+  std::uint64_t largest_free = 0;  // longest free range
+  std::size_t allocations = 0;     // live allocations
+  std::size_t free_ranges = 0;     // 1 or 0 when nothing is fragmented
+};
+
+class Tlsf {
+ public:
+  // Manages [0, capacity). Every offset and size is a multiple of `granule`; a tail of `capacity` shorter
+  // than that is never handed out.
+  // kInvalidArgument: the granule is not a power of two, or capacity / granule does not fit in 32 levels
+  // of classes (2^37 granules).
+  static Result<Tlsf> create(std::uint64_t capacity, std::uint64_t granule = 64);
+
+  // The start of `bytes` free bytes, a multiple of `alignment`. Zero bytes are an allocation like any other:
+  // one granule, so that its offset is its own.
+  // kInvalidArgument: alignment is not a power of two. kOutOfMemory: no free range was found; this is
+  // certain to succeed while the longest free range holds padded(bytes, alignment).
+  // Constant time, and no heap allocation unless there are more ranges at once than ever before.
+  Result<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment = 1);
+
+  // Gives an allocation back and merges it with free neighbours. Constant time. A refusal changes nothing
+  // and costs a walk over all ranges, to say which mistake it was:
+  // kNotOwned: the offset is free now (released twice, or never allocated).
+  // kNotFound: the offset is inside a live allocation but not its start, or outside the capacity.
+  Result<void> release(std::uint64_t offset);
+
+  // Bytes that the allocation starting at `offset` holds (rounded up to the granule). kNotFound otherwise.
+  Result<std::uint64_t> size_of(std::uint64_t offset) const;
+
+  // A free range of this many bytes always satisfies allocate(bytes, alignment): the request rounded up to
+  // its size class (at most 1/32 more) plus what alignment can cost. Saturates at the largest number.
+  std::uint64_t padded(std::uint64_t bytes, std::uint64_t alignment = 1) const noexcept;
+
+  // Everything at once back to one free range. Offsets handed out before are unknown afterwards.
+  void reset() noexcept;
+
+  std::uint64_t capacity() const noexcept { return capacity_; }
+  std::uint64_t granule() const noexcept { return std::uint64_t{1} << granule_bits_; }
+  std::uint64_t used() const noexcept { return used_ << granule_bits_; }
+  std::size_t allocations() const noexcept { return live_; }
+
+  // Time: the length of the highest free list.
+  TlsfStats stats() const noexcept;
+
+  // Checks the whole structure: ranges tile the capacity, no two free neighbours, every free range in the
+  // list of its class, bitmaps and index agree. kInvalidData names the first rule that is broken, which is
+  // a bug in this class. O(ranges). Debug builds call it after every change of a small heap and now and
+  // then of a large one.
+  Result<void> check() const;
+
+ private:
+  // Sizes below are in granules.
+  static constexpr unsigned kSecondBits = 5;
+  static constexpr unsigned kSecond = 1u << kSecondBits;
+  static constexpr unsigned kFirst = 33;
+  static constexpr std::uint32_t kNone = 0xFFFFFFFFu;
+
+  struct Range {
+    std::uint64_t start = 0;
+    std::uint64_t size = 0;
+    std::uint32_t before = kNone;  // neighbours in the managed range
+    std::uint32_t after = kNone;
+    std::uint32_t list_prev = kNone;  // neighbours in the free list
+    std::uint32_t list_next = kNone;
+    bool free = false;
+  };
+  struct Class {
+    unsigned first;
+    unsigned second;
+  };
+
+  static Class class_of(std::uint64_t size) noexcept;
+  static std::uint64_t class_ceiling(std::uint64_t size) noexcept;
+
+  std::uint32_t find_free(std::uint64_t size, std::uint64_t align) const noexcept;
+  bool fits(const Range& range, std::uint64_t size, std::uint64_t align) const noexcept;
+  void list_insert(std::uint32_t index) noexcept;
+  void list_remove(std::uint32_t index) noexcept;
+  std::uint32_t take_slot() noexcept;
+  void split_after(std::uint32_t index, std::uint64_t size) noexcept;
+  void merge_after(std::uint32_t index) noexcept;
+
+  std::size_t index_slot(std::uint64_t start) const noexcept;
+  std::uint32_t index_find(std::uint64_t start) const noexcept;
+  void index_insert(std::uint32_t range) noexcept;
+  void index_erase(std::uint64_t start) noexcept;
+  void reserve_for_allocate();
+  Error not_releasable(std::uint64_t offset) const;
+  void check_in_debug();
+
+  std::uint64_t capacity_ = 0;
+  std::uint64_t used_ = 0;
+  std::uint64_t peak_ = 0;
+  [[maybe_unused]] std::uint64_t changes_ = 0;  // counted in debug builds only
+  std::size_t live_ = 0;
+  std::size_t free_ranges_ = 0;
+  unsigned granule_bits_ = 0;
+
+  std::uint64_t first_bitmap_ = 0;
+  std::array<std::uint32_t, kFirst> second_bitmap_{};
+  std::array<std::array<std::uint32_t, kSecond>, kFirst> heads_{};
+  std::vector<Range> ranges_;
+  std::vector<std::uint32_t> spare_;  // slots of ranges_ that no range uses
+  std::vector<std::uint32_t> index_;  // open addressing: start -> slot of ranges_, live ranges only
+  unsigned index_bits_ = 0;
+};
+
+}  // namespace berth

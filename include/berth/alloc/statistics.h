@@ -1,0 +1,50 @@
+// Counts what passes through, exactly: for programs that want figures of one part, stacked where that part
+// allocates. Some relaxed atomics a call. Any thread; lives as long as its blocks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "berth/alloc/adaptor.h"
+#include "berth/memory/label_counters.h"
+
+namespace berth {
+
+struct AllocationStats {
+  std::size_t live_bytes = 0;
+  std::size_t live_count = 0;
+  std::size_t peak_bytes = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t releases = 0;
+  std::uint64_t failures = 0;
+  std::uint64_t total_bytes = 0;               // of all allocations so far
+  std::array<std::uint64_t, 64> sizes{};       // allocations by size: sizes[k] counts [2^k, 2^(k+1)) bytes
+  std::vector<OutOfMemory::Holder> holders{};  // live bytes by label, largest first
+};
+
+class Stats final : public AllocatorAdaptor {
+ public:
+  // Requires: inner is not null.
+  explicit Stats(AllocatorPtr inner) : AllocatorAdaptor(std::move(inner)) {}
+
+  Result<Block> allocate(const BlockSpec& spec) override;
+  void release(const Block& block, Timepoint last_use = {}) noexcept override;
+  std::string_view name() const noexcept override { return "stats"; }
+  void explain(OutOfMemory& report) const override;
+
+  // A copy of the counters. Each is exact; together they are of one moment only when nobody else is calling.
+  AllocationStats snapshot() const;
+
+ private:
+  std::atomic<std::size_t> live_bytes_{0}, live_count_{0}, peak_bytes_{0};
+  std::atomic<std::uint64_t> allocations_{0}, releases_{0}, failures_{0}, total_bytes_{0};
+  std::array<std::atomic<std::uint64_t>, 64> sizes_{};
+  LabelCounters labels_;
+};
+
+std::shared_ptr<Stats> stats(AllocatorPtr inner);
+
+}  // namespace berth

@@ -1,0 +1,242 @@
+// CUDA on top of Buffer: what a GPU is, a scope that keeps its context current, and two typed owners of its memory.
+// CudaSlice<T> is the owned piece of memory itself; GpuBuffer<T> is a CudaSlice<T> and nothing else, so that a
+// reference to one may be used as a reference to the other by a bridge to another framework. Both are move-only, may be
+// moved between threads, and keep the device and its context alive. Memory is freed in stream order after its last use;
+// an error in a destructor is recorded on the device and read with take_cuda_error.
+//
+// The driver is opened at run time: this header needs no CUDA toolkit.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "berth/tensor/buffer.h"
+#include "berth/memory/device.h"
+#include "berth/base/result.h"
+
+namespace berth {
+
+struct CudaInfo {
+  int ordinal = 0;
+  std::string name{};
+  std::array<std::uint8_t, 16> uuid{};
+  std::size_t total_bytes = 0;
+  int capability_major = 0;
+  int capability_minor = 0;
+  int multiprocessors = 0;
+  int driver_version = 0;  // 13000 is CUDA 13.0
+  bool stream_ordered_memory = false;
+  bool managed_memory = false;
+  bool concurrent_managed_access = false;
+  bool virtual_memory = false;
+  std::vector<int> peers{};  // ordinals whose memory this GPU can reach directly
+};
+
+// InvalidArgument if the device is not a CUDA device.
+Result<CudaInfo> cuda_info(Device& device);
+
+// The first error that a destructor or a free met since the last call, if any. Empty for other devices.
+std::optional<Error> take_cuda_error(Device& device);
+
+// Keeps a device's context current on this thread while it lives, so that calls inside need not see to it each time;
+// what was current before is restored (a thread that had none keeps the context of CUDA:0). Belongs to its thread.
+// Requires: nobody else changes the thread's current context meanwhile; scopes end in reverse order.
+class CudaScope {
+ public:
+  // InvalidArgument if the device is not a CUDA device; the driver's error.
+  static Result<CudaScope> enter(DevicePtr device);
+  CudaScope(CudaScope&& other) noexcept = default;
+  CudaScope& operator=(CudaScope&&) = delete;
+  ~CudaScope();
+
+ private:
+  struct State;
+  struct Leave {
+    void operator()(State* state) const noexcept;
+  };
+  explicit CudaScope(std::unique_ptr<State, Leave> state) : state_(std::move(state)) {}
+  std::unique_ptr<State, Leave> state_;
+};
+
+// What the GPU can hold: plain bytes, copied without constructors.
+template <class T>
+concept DeviceValue = std::is_trivially_copyable_v<T> && !std::is_const_v<T>;
+
+namespace cuda_detail {
+Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero,
+                        std::span<const std::byte> contents);
+Result<void> read(const Buffer& buffer, const Device& device, std::span<std::byte> bytes);
+Result<void> check_cuda(const Buffer& buffer);
+unsigned long long address(const Buffer& buffer);
+
+template <class T>
+constexpr DType stored_as() {
+  if constexpr (dtype_of<T>.has_value())
+    return *dtype_of<T>;
+  else
+    return DType::kU8;
+}
+template <class T>
+constexpr std::size_t units(std::size_t length) {
+  return dtype_of<T>.has_value() ? length : length * sizeof(T);
+}
+}  // namespace cuda_detail
+
+// `size()` values of T in the memory of one GPU. Its first member is the device address, so a pointer to a slice is
+// what a kernel launch takes as a pointer parameter.
+template <DeviceValue T>
+class CudaSlice {
+ public:
+  CudaSlice() = default;
+  CudaSlice(CudaSlice&& other) noexcept
+      : pointer_(std::exchange(other.pointer_, 0)),
+        length_(std::exchange(other.length_, 0)),
+        buffer_(std::move(other.buffer_)) {}
+  CudaSlice& operator=(CudaSlice&& other) noexcept {
+    CudaSlice moved(std::move(other));
+    std::swap(pointer_, moved.pointer_);
+    std::swap(length_, moved.length_);
+    std::swap(buffer_, moved.buffer_);
+    return *this;
+  }
+  CudaSlice(const CudaSlice&) = delete;
+  CudaSlice& operator=(const CudaSlice&) = delete;
+  ~CudaSlice() = default;
+
+  // Owns memory that somebody else allocated, at `pointer`; `release` frees it and is called once, also on failure.
+  // InvalidArgument if the memory is another GPU's or none's.
+  static Result<CudaSlice> adopt(DevicePtr device, unsigned long long pointer, std::size_t length,
+                                 std::function<void()> release = {}) {
+    auto buffer = Buffer::import(std::move(device),
+                                 {.address = pointer, .bytes = length * sizeof(T), .release = std::move(release)},
+                                 cuda_detail::stored_as<T>(), {cuda_detail::units<T>(length)});
+    if (!buffer) return buffer.error();
+    return from_buffer(*std::move(buffer));
+  }
+
+  // The window of a buffer on a GPU, without a copy. The handle is taken over: other handles go on sharing the bytes.
+  // TypeMismatch for another element type, SizeMismatch for a broken last element, InvalidArgument on another device.
+  static Result<CudaSlice> from_buffer(Buffer buffer) {
+    if (auto ok = cuda_detail::check_cuda(buffer); !ok) return ok.error();
+    if (dtype_of<T>.has_value() && buffer.dtype() != cuda_detail::stored_as<T>())
+      return Error::with_text(Code::kTypeMismatch, Layer::kBuffer,
+                              "the buffer holds " + std::string(name(buffer.dtype())) +
+                                  " and a slice of another type was asked for: use view(0, dtype, shape) first");
+    if (buffer.size() % sizeof(T) != 0)
+      return Error(Code::kSizeMismatch, Layer::kBuffer, "{} bytes are not whole values of {} bytes", buffer.size(),
+                   sizeof(T));
+    CudaSlice slice;
+    slice.pointer_ = cuda_detail::address(buffer);
+    slice.length_ = buffer.size() / sizeof(T);
+    slice.buffer_ = std::move(buffer);
+    return slice;
+  }
+
+  // The same memory as a Buffer, without a copy; of u8 where T is no dtype.
+  Buffer into_buffer() && {
+    pointer_ = 0;
+    length_ = 0;
+    return std::move(buffer_);
+  }
+  const Buffer& buffer() const noexcept { return buffer_; }
+
+  unsigned long long pointer() const noexcept { return pointer_; }  // CUdeviceptr; 0 when empty
+  std::size_t size() const noexcept { return length_; }
+  std::size_t size_bytes() const noexcept { return length_ * sizeof(T); }
+
+ private:
+  unsigned long long pointer_ = 0;
+  std::size_t length_ = 0;
+  Buffer buffer_;  // owns the memory
+};
+
+template <DeviceValue T>
+class GpuBuffer {
+ public:
+  GpuBuffer() = default;
+  GpuBuffer(GpuBuffer&&) noexcept = default;
+  GpuBuffer& operator=(GpuBuffer&&) noexcept = default;
+  GpuBuffer(const GpuBuffer&) = delete;
+  GpuBuffer& operator=(const GpuBuffer&) = delete;
+  ~GpuBuffer() = default;
+
+  // Memory with these contents. The copy is put on the device's default queue; `host` may be reused on return.
+  // OutOfMemory; InvalidArgument if the allocator is not a CUDA device's; the driver's error. Zero length calls no
+  // driver.
+  static Result<GpuBuffer> alloc_from(AllocatorPtr allocator, std::span<const T> host) {
+    return alloc(std::move(allocator), host.size(), false, std::as_bytes(host));
+  }
+  static Result<GpuBuffer> alloc_zeros(AllocatorPtr allocator, std::size_t length) {
+    return alloc(std::move(allocator), length, true);
+  }
+  static Result<GpuBuffer> alloc_uninit(AllocatorPtr allocator, std::size_t length) {
+    return alloc(std::move(allocator), length, false);
+  }
+
+  // Ownership moves; no copy, no driver call.
+  static GpuBuffer from_slice(CudaSlice<T> slice) noexcept {
+    GpuBuffer buffer;
+    buffer.slice_ = std::move(slice);
+    return buffer;
+  }
+  CudaSlice<T> into_slice() && noexcept { return std::move(slice_); }
+  static Result<GpuBuffer> from_buffer(Buffer buffer) {
+    auto slice = CudaSlice<T>::from_buffer(std::move(buffer));
+    if (!slice) return slice.error();
+    return from_slice(*std::move(slice));
+  }
+  Buffer into_buffer() && { return std::move(slice_).into_buffer(); }
+
+  // The contents, when everything that was put before on the queue that used the memory last is done: blocks.
+  // InvalidArgument if the memory is not on `device`; the driver's error.
+  Result<std::vector<T>> to_host(const Device& device) const {
+    std::vector<T> host(size());
+    if (auto ok = cuda_detail::read(slice_.buffer(), device, std::as_writable_bytes(std::span(host))); !ok)
+      return ok.error();
+    return host;
+  }
+
+  const CudaSlice<T>& slice() const noexcept { return slice_; }
+  unsigned long long pointer() const noexcept { return slice_.pointer(); }
+  std::size_t size() const noexcept { return slice_.size(); }
+  bool empty() const noexcept { return size() == 0; }
+
+ private:
+  static Result<GpuBuffer> alloc(AllocatorPtr allocator, std::size_t length, bool zero,
+                                 std::span<const std::byte> contents = {}) {
+    auto buffer = cuda_detail::allocate(std::move(allocator), cuda_detail::stored_as<T>(),
+                                        cuda_detail::units<T>(length), zero, contents);
+    if (!buffer) return buffer.error();
+    return from_buffer(*std::move(buffer));
+  }
+
+  CudaSlice<T> slice_;
+
+  // A bridge casts between references to the two. Nothing may be added beside the slice.
+  static_assert(std::is_standard_layout_v<CudaSlice<T>>);
+};
+
+// Whether a reference to the slice may stand for a reference to the buffer.
+template <class T>
+inline constexpr bool is_transparent_over_slice =
+    sizeof(GpuBuffer<T>) == sizeof(CudaSlice<T>) && alignof(GpuBuffer<T>) == alignof(CudaSlice<T>) &&
+    std::is_standard_layout_v<GpuBuffer<T>>&& std::is_standard_layout_v<CudaSlice<T>>;
+namespace cuda_detail {
+struct Pair {
+  float first;
+  std::uint32_t second;
+};
+static_assert(is_transparent_over_slice<float> && is_transparent_over_slice<F16> &&
+              is_transparent_over_slice<std::int8_t> && is_transparent_over_slice<std::uint32_t> &&
+              is_transparent_over_slice<Pair>);
+}  // namespace cuda_detail
+
+}  // namespace berth

@@ -1,0 +1,161 @@
+// The pool behind berth/pool.h. The hot paths are in pool.cpp; what takes the mutex is in pool_slow.cpp; what
+// looks at the whole structure is in pool_check.cpp.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "berth/memory/out_of_memory.h"
+#include "berth/alloc/caching_pool.h"
+#include "berth/memory/queue.h"
+#include "alloc/caching_pool/poison.h"
+#include "alloc/caching_pool/parts.h"
+
+namespace berth {
+
+class CachingPool final : public Pool, public std::enable_shared_from_this<CachingPool> {
+ public:
+  CachingPool(AllocatorPtr inner, PoolOptions options);
+  ~CachingPool() override;
+
+  Result<Block> allocate(const BlockSpec& spec) override;
+  void release(const Block& block, Timepoint last_use) noexcept override;
+  std::size_t trim(std::size_t keep_bytes) noexcept override;
+  void explain(OutOfMemory& report) const override;
+  PoolCounters counters() const noexcept override;
+  PoolCounters counters(Name tag) const noexcept override;
+  std::size_t trim_tag(Name tag) noexcept override;
+  Result<void> check() const override;
+
+  // A thread that ends shares what it kept.
+  void retire(ThreadCache& cache) noexcept;
+
+ private:
+  using Lock = std::lock_guard<std::mutex>;
+
+  // --- Without the mutex ---
+  ThreadCache* find_cache() noexcept;
+  Tail hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
+  void take_in(PoolNode& node, Tail tail, const Block& block) noexcept;
+  CachedGroup* home_of(const PoolNode& node, CachedGroup* group) const noexcept;
+  [[gnu::cold]] Result<Block> allocate_slowly(const BlockSpec& spec, PoolNode* taken);
+  Result<Block> allocate_below(const BlockSpec& spec, std::size_t bytes, std::uint16_t size_class);
+  Result<Block> finish_slowly(PoolNode& node, const BlockSpec& spec);
+  [[gnu::cold]] void refuse(const Block& block) noexcept;
+  [[gnu::cold]] void release_slowly(const Block& block, Timepoint last_use) noexcept;
+  Result<void> reserve(const BlockSpec& spec, std::size_t bytes);
+  Result<void> zero(const PoolNode& node, const BlockSpec& spec);
+  // Gives a list of nodes back to the layer below; returns their bytes.
+  std::size_t give_back(PoolNode* list) noexcept;
+  std::size_t give_up(std::size_t keep_bytes, const Name* tag) noexcept;
+  void check_now_and_then() noexcept;
+
+  // --- With the mutex ---
+  std::uint16_t group_number(const BlockSpec& spec);
+  ThreadCache* own_cache() noexcept;
+  CachedGroup* own_group(ThreadCache* cache, std::uint16_t number) noexcept;
+  PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, std::uint16_t line) noexcept;
+  void count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
+  void raise_peaks(CachedGroup* group, std::uint16_t number) noexcept;
+  void share_half(CachedGroup& group, std::uint16_t number, std::size_t index, std::int64_t at_least) noexcept;
+  bool keep(CachedGroup& group, const PoolNode& node) noexcept;
+  bool make_room(std::size_t bytes, PoolNode*& leaving) noexcept;
+  void leave(PoolNode* node, PoolNode*& leaving) const noexcept;
+  std::size_t take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
+  std::size_t take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
+  template <class Visit>
+  void with_all_caches(const Visit& visit) const noexcept;
+  std::int64_t live_of(const Name* tag) const noexcept;
+  PoolCounters count_all(const Name* tag) const noexcept;
+  void share_all(ThreadCache& cache) noexcept;
+  std::size_t cached_of(const Name* tag) const noexcept;
+  Result<void> check_locked() const;
+  Result<void> check_stopped() const;
+
+  const std::uint64_t id_;  // never reused, so that a thread's table cannot mistake a new pool for an old one
+  const std::size_t slot_;  // where a thread remembers its cache of this pool
+  const PoolOptions options_;
+  const std::size_t largest_;  // the largest size that is cached
+  // Of the blocks that threads keep. A class that is partly past the largest size is shared only, so that what a thread
+  // finds in its bins it may always take.
+  const std::size_t own_classes_;
+  NodeTable nodes_;
+  std::atomic<std::size_t> held_{0};  // taken from below
+  std::atomic<std::uint64_t> misses_{0}, refused_releases_{0};
+
+  mutable std::mutex mutex_;  // guards what follows; not held while the layer below is called
+  std::vector<std::unique_ptr<SharedGroup>> groups_;
+  std::vector<std::shared_ptr<ThreadCache>> caches_;
+  std::unordered_map<std::uint16_t, std::int64_t> tag_peaks_;
+  std::int64_t peak_ = 0;
+  std::int64_t quotas_ = 0;  // of all caches; with shared_cached_ at most max_cached_bytes
+  std::int64_t shared_cached_ = 0;
+  std::uint64_t shared_hits_ = 0;  // of threads without a cache
+  unsigned slow_calls_ = 0;
+};
+
+// Calls `visit` with every thread's cache while its thread cannot work on it.
+template <class Visit>
+void CachingPool::with_all_caches(const Visit& visit) const noexcept {
+  for (const auto& cache : caches_) cache->close();
+  BiasedLock::barrier();
+  for (const auto& cache : caches_) {
+    cache->await_owner();
+    visit(*cache);
+  }
+  for (const auto& cache : caches_) cache->open(this);
+}
+
+// The block as the user gets it. Written as two halves, straight into the result: a block that is written in small
+// pieces and copied as a whole right after makes the processor wait for each of its halves, which is half the price of
+// a hit.
+inline Result<Block> live_block(const PoolNode& node, std::size_t asked, Tail tail) noexcept {
+  using Half = std::uint64_t __attribute__((vector_size(16)));
+  static_assert(2 * sizeof(Half) == sizeof(Block) && offsetof(Block, host) == 8 && offsetof(Block, bytes) == 16);
+  Half first;
+  std::memcpy(&first, &node.inner, sizeof(Half));
+  const Half second{asked, tail};
+  Result<Block> result = Block{};
+  auto* const bytes = reinterpret_cast<std::byte*>(&*result);
+  std::memcpy(bytes, &first, sizeof(Half));
+  std::memcpy(bytes + sizeof(Half), &second, sizeof(Half));
+  return result;
+}
+
+// Where a node goes when it comes back.
+inline CachedGroup* CachingPool::home_of(const PoolNode& node, CachedGroup* group) const noexcept {
+  return group != nullptr && node.size_class < own_classes_ ? group : &no_group;
+}
+
+// Makes a cached node live, and returns the tail of its block. The caller took it out of its bin.
+inline Tail CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
+  const Tail tail = (node.load_tail() & ~(kNotLive | kLabelBits)) | spec.label.id();
+  node.tail.store(tail, std::memory_order_relaxed);
+  if constexpr (kDebugMemory || kAddressSanitizer) {
+    if (is_markable(node.inner)) {
+      asan_unpoison(node.inner.host, node.inner.bytes);
+      write_canary(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
+      asan_poison(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
+    }
+  }
+  return tail;
+}
+
+// Makes the node of a live block, with its tail, cached. The caller puts it into a bin.
+inline void CachingPool::take_in(PoolNode& node, Tail tail, const Block& block) noexcept {
+  if constexpr (kDebugMemory || kAddressSanitizer) {
+    if (is_markable(node.inner)) {
+      const std::size_t asked = std::min(block.bytes, node.inner.bytes);
+      check_canary(node.inner.host + asked, node.inner.bytes - asked, Name::from_id(block.label));
+      overwrite_released(node.inner.host, asked);
+      asan_poison(node.inner.host, node.inner.bytes);
+    }
+  }
+  node.tail.store(tail + (kOnceMore | kNotLive), std::memory_order_relaxed);
+}
+
+}  // namespace berth

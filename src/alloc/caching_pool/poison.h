@@ -1,0 +1,82 @@
+// Marks on host memory that nobody may touch. Under the address sanitizer the memory is poisoned for it; in other
+// debug builds it is overwritten, and canaries behind a block are looked at when it comes back. In release builds
+// every call is empty.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "berth/memory/block.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define BERTH_ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define BERTH_ADDRESS_SANITIZER 1
+#endif
+#endif
+#if defined(BERTH_ADDRESS_SANITIZER)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace berth {
+
+#if defined(BERTH_ADDRESS_SANITIZER)
+inline constexpr bool kAddressSanitizer = true;
+inline void asan_poison(const void* begin, std::size_t bytes) noexcept {
+  __asan_poison_memory_region(begin, bytes);
+}
+inline void asan_unpoison(const void* begin, std::size_t bytes) noexcept {
+  __asan_unpoison_memory_region(begin, bytes);
+}
+#else
+inline constexpr bool kAddressSanitizer = false;
+inline void asan_poison(const void*, std::size_t) noexcept {}
+inline void asan_unpoison(const void*, std::size_t) noexcept {}
+#endif
+
+#ifdef NDEBUG
+inline constexpr bool kDebugMemory = false;
+#else
+inline constexpr bool kDebugMemory = true;
+#endif
+// Whether canaries are written: the sanitizer sees more than they do.
+inline constexpr bool kCanaries = kDebugMemory && !kAddressSanitizer;
+
+inline constexpr std::byte kCanary{0xca};
+inline constexpr std::byte kReleased{0xdd};
+inline constexpr std::size_t kCanaryBytes = 64;
+// Only so much of a released block is overwritten: enough to be seen, and no page of a large block is faulted in
+// for it.
+inline constexpr std::size_t kOverwrittenBytes = std::size_t{64} << 10;
+
+// Whether the host may write marks into the block.
+constexpr bool is_markable(const Block& block) noexcept {
+  return block.has(BlockFlags::kHostTransfer) && !block.has(BlockFlags::kReadOnly) && block.host != nullptr;
+}
+
+inline void write_canary(std::byte* begin, std::size_t room) noexcept {
+  if constexpr (kCanaries) std::fill_n(begin, std::min(room, kCanaryBytes), kCanary);
+}
+
+// Stops the program when the bytes behind a block were written: `label` is the block's.
+inline void check_canary(const std::byte* begin, std::size_t room, Name label) noexcept {
+  if constexpr (kCanaries) {
+    const std::byte* end = begin + std::min(room, kCanaryBytes);
+    const std::byte* changed = std::find_if(begin, end, [](std::byte byte) { return byte != kCanary; });
+    if (changed == end) return;
+    const std::string_view text = label.text();
+    std::fprintf(stderr, "berth: block \"%.*s\" was written past its end, %td bytes behind it\n",
+                 static_cast<int>(text.size()), text.data(), changed - begin);
+    std::abort();
+  }
+}
+
+inline void overwrite_released(std::byte* begin, std::size_t bytes) noexcept {
+  if constexpr (kDebugMemory) std::fill_n(begin, std::min(bytes, kOverwrittenBytes), kReleased);
+}
+
+}  // namespace berth

@@ -1,0 +1,463 @@
+#include <algorithm>
+#include <bit>
+
+#include "berth/memory/device.h"
+#include "alloc/caching_pool/caching_pool.h"
+#include "memory/host_copy.h"
+#include "base/try.h"
+
+namespace berth {
+namespace {
+
+// Quota is granted in steps, of many blocks or of this many bytes, so that a thread asks for it rarely.
+constexpr std::int64_t kQuotaStep = std::int64_t{4} << 20;
+
+Error too_many_blocks() {
+  return {Code::kOutOfMemory, Layer::kAllocator, "a pool keeps at most {} blocks; use larger ones and views",
+          (1 << NodeTable::kIndexBits) - 1};
+}
+
+}  // namespace
+
+CachingPool::~CachingPool() {
+  // Nobody else can be here: threads that end hold a reference while they retire.
+  give_up(0, nullptr);
+  // Threads may remember their caches for longer, and another pool may come to stand at this address.
+  for (const auto& cache : caches_) cache->close();
+}
+
+std::uint16_t CachingPool::group_number(const BlockSpec& spec) {
+  const std::uint32_t options = pack_options(spec);
+  const std::size_t alignment = std::max(spec.alignment, kLeastAlignment);
+  for (std::size_t i = 0; i < groups_.size(); ++i)
+    if (groups_[i]->options == options && groups_[i]->alignment == alignment) return static_cast<std::uint16_t>(i);
+  if (groups_.size() == 65535) throw std::bad_alloc();
+  auto group = std::make_unique<SharedGroup>();
+  group->alignment = alignment;
+  group->options = options;
+  group->tag = spec.tag;
+  tag_peaks_.try_emplace(spec.tag.id(), 0);
+  groups_.push_back(std::move(group));
+  return static_cast<std::uint16_t>(groups_.size() - 1);
+}
+
+CachedGroup* CachingPool::own_group(ThreadCache* cache, std::uint16_t number) noexcept {
+  if (cache == nullptr) return nullptr;
+  if (cache->group(number) == nullptr) try {
+      if (cache->groups.size() <= number) cache->groups.resize(number + std::size_t{1});
+      auto group = std::make_unique<CachedGroup>();
+      group->cache = cache;
+      group->options = groups_[number]->options;
+      group->alignment = group->asked_alignment = groups_[number]->alignment;
+      cache->groups[number] = std::move(group);
+    } catch (...) {
+      return nullptr;
+    }
+  return cache->group(number);
+}
+
+// Adds to, or with a negative number takes from, what is live.
+void CachingPool::count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept {
+  if (group != nullptr)
+    group->add_live(bytes);
+  else
+    groups_[number]->live_bytes.add(bytes);
+  if (bytes > 0) raise_peaks(group, number);
+}
+
+std::int64_t CachingPool::live_of(const Name* tag) const noexcept {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (tag != nullptr && groups_[i]->tag != *tag) continue;
+    sum += groups_[i]->live_bytes.get();
+    for (const auto& cache : caches_)
+      if (const CachedGroup* group = cache->group(i)) sum += group->live_bytes.get();
+  }
+  return sum;
+}
+
+// Notes a new peak, and how far this thread can go before there can be another one.
+void CachingPool::raise_peaks(CachedGroup* group, std::uint16_t number) noexcept {
+  const std::int64_t live = live_of(nullptr);
+  peak_ = std::max(peak_, live);
+  const Name tag = groups_[number]->tag;
+  const std::int64_t of_tag = live_of(&tag);
+  std::int64_t& tag_peak = tag_peaks_.find(tag.id())->second;
+  tag_peak = std::max(tag_peak, of_tag);
+  if (group == nullptr) return;
+  ThreadCache& cache = *group->cache;
+  cache.ceiling = cache.live_bytes() + peak_ - live;
+  const std::int64_t tag_ceiling = cache.live_bytes(tag.id()) + tag_peak - of_tag;
+  cache.for_each_group([&](CachedGroup& each, auto) {
+    if (each.tag() == tag.id()) each.tag_ceiling = tag_ceiling;
+  });
+  cache.make_current(*group);
+}
+
+// A block of this class that anybody, or the given line, may use now.
+PoolNode* CachingPool::take_shared(CachedGroup* group, std::uint16_t number, std::size_t index,
+                                   std::uint16_t line) noexcept {
+  SharedGroup& shared = *groups_[number];
+  Bin& pending = shared.pending[index];
+  for (PoolNode** at = &pending.head; *at != nullptr; at = &(*at)->next) {
+    PoolNode* node = *at;
+    const Timepoint last_use{node->last_use};
+    if (!(line != 0 && last_use.line() == line) && !is_reached(last_use)) continue;
+    *at = node->next;
+    node->state = NodeState::kInUse;
+    shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
+    return node;
+  }
+  Bin& idle = shared.idle[index];
+  if (idle.head == nullptr) return nullptr;
+  PoolNode* const node = idle.pop();
+  shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
+  // Take a few more along, with the right to keep them.
+  const std::uint32_t batch = group != nullptr && index < own_classes_ ? batch_of(index) : 1;
+  for (std::uint32_t i = 1; i < batch && idle.head != nullptr; ++i) {
+    PoolNode* const next = idle.pop();
+    const auto bytes = static_cast<std::int64_t>(next->inner.bytes);
+    shared_cached_ -= bytes;
+    quotas_ += bytes;
+    group->add_quota(bytes);
+    group->add_cached(bytes);
+    next->home = group;
+    group->bins[index].push(next);
+  }
+  return node;
+}
+
+Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked, PoolNode* taken) {
+  if (taken != nullptr) return finish_slowly(*taken, asked);
+  if (!std::has_single_bit(asked.alignment))
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
+                 asked.alignment);
+  if (asked.bytes == 0) return Block{.label = asked.label.id(), .usage = asked.usage};
+  // Perhaps only the group, or the cache, was not at hand.
+  if (ThreadCache* const cache = find_cache(); cache != nullptr && cache->turn_to(pack_options(asked), asked.alignment))
+    return allocate(asked);
+  check_now_and_then();
+  if (asked.bytes > largest_) return allocate_below(asked, asked.bytes, kUncached);
+  const std::size_t index = size_class(asked.bytes);
+  PoolNode* node = nullptr;
+  Block block;
+  try {
+    const Lock lock(mutex_);
+    const std::uint16_t number = group_number(asked);
+    ThreadCache* const cache = own_cache();
+    CachedGroup* const group = own_group(cache, number);
+    if (group != nullptr) group->asked_alignment = asked.alignment;
+    if (group != nullptr && group->bins[index].head != nullptr) {
+      // The lock was closed, or the group is new to the thread's table.
+      node = group->bins[index].pop();
+      group->add_cached(-static_cast<std::int64_t>(node->inner.bytes));
+    } else {
+      node = take_shared(group, number, index, asked.on);
+    }
+    if (node != nullptr) {
+      ++(cache != nullptr ? cache->hits : shared_hits_);
+      node->home = home_of(*node, group);
+      count(group, number, static_cast<std::int64_t>(node->inner.bytes));
+      block = live_block(*node, asked.bytes, hand_out(*node, asked)).value();
+    }
+  } catch (const std::bad_alloc&) {
+    return out_of_memory(OutOfMemory::Cause::kCapacity, *this, asked);
+  }
+  if (node == nullptr) {
+    // A device with a limit gives its largest block for the sizes that a class would round past it.
+    const std::size_t most = inner()->device().limits().max_block_bytes;
+    const std::size_t rounded = class_bytes(index);
+    return allocate_below(asked, most > 0 && asked.bytes <= most ? std::min(rounded, most) : rounded,
+                          static_cast<std::uint16_t>(index));
+  }
+  if (asked.zero)
+    if (auto zeroed = zero(*node, asked); !zeroed) {
+      release(block, {});
+      return zeroed.error();
+    }
+  return block;
+}
+
+// What is left of a hit that came to a new height, or must be zeroed.
+Result<Block> CachingPool::finish_slowly(PoolNode& node, const BlockSpec& spec) {
+  auto block = live_block(node, spec.bytes, node.load_tail());
+  if (node.home->live_bytes.get() > node.home->height) {
+    const Lock lock(mutex_);
+    raise_peaks(node.home, node.group);
+  }
+  if (spec.zero)
+    if (auto zeroed = zero(node, spec); !zeroed) {
+      release(*block, {});
+      return zeroed.error();
+    }
+  return block;
+}
+
+Result<void> CachingPool::reserve(const BlockSpec& spec, std::size_t bytes) {
+  const auto fits = [&] {
+    const std::size_t held = held_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (options_.budget == 0 || held <= options_.budget) return true;
+    held_.fetch_sub(bytes, std::memory_order_relaxed);
+    return false;
+  };
+  if (fits()) return {};
+  give_up(0, nullptr);
+  if (fits()) return {};
+  if (options_.on_pressure && options_.on_pressure(spec)) {
+    give_up(0, nullptr);
+    if (fits()) return {};
+  }
+  return out_of_memory(OutOfMemory::Cause::kBudget, *this, spec, options_.budget, bytes);
+}
+
+Result<Block> CachingPool::allocate_below(const BlockSpec& asked, std::size_t bytes, std::uint16_t size_class) {
+  BERTH_TRY(reserve(asked, bytes));
+  BlockSpec wanted = asked;
+  wanted.bytes = bytes;
+  wanted.alignment = std::max(asked.alignment, kLeastAlignment);
+  // A cached block serves other lines later, so it may not be tied to the line that asks for it first.
+  if (size_class != kUncached) wanted.on = 0;
+  auto given = inner()->allocate(wanted);
+  if (!given && given.error().code() == Code::kOutOfMemory && give_up(0, nullptr) > 0)
+    if (auto again = inner()->allocate(wanted)) given = std::move(again);  // else the first error is the one to tell
+  if (!given) {
+    held_.fetch_sub(bytes, std::memory_order_relaxed);
+    return given;
+  }
+  held_.fetch_add(given->bytes - bytes, std::memory_order_relaxed);
+  misses_.fetch_add(1, std::memory_order_relaxed);
+  const auto undo = [&](Error error) {
+    held_.fetch_sub(given->bytes, std::memory_order_relaxed);
+    inner()->release(*given, {});
+    return error;
+  };
+  try {
+    const Lock lock(mutex_);
+    PoolNode* const node = nodes_.take();
+    if (node == nullptr) return undo(too_many_blocks());
+    try {
+      node->group = group_number(asked);
+    } catch (...) {
+      nodes_.give(node);
+      throw;
+    }
+    node->inner = *given;
+    node->size_class = size_class;
+    node->state = NodeState::kInUse;
+    const Tail flags_and_usage = tail_of(*given) & 0xffff'0000;
+    node->tail.store((node->load_tail() >> 32 << 32) | flags_and_usage | kNotLive, std::memory_order_relaxed);
+    CachedGroup* const group = own_group(own_cache(), node->group);
+    if (group != nullptr) group->asked_alignment = asked.alignment;
+    node->home = home_of(*node, group);
+    count(group, node->group, static_cast<std::int64_t>(given->bytes));
+    return live_block(*node, asked.bytes, hand_out(*node, asked));
+  } catch (const std::bad_alloc&) {
+    return undo(out_of_memory(OutOfMemory::Cause::kCapacity, *this, asked));
+  }
+}
+
+Result<void> CachingPool::zero(const PoolNode& node, const BlockSpec& spec) {
+  if (is_markable(node.inner)) {
+    fill_host(node.inner.host, 0, spec.bytes);
+    return {};
+  }
+  Device& device = inner()->device();
+  BERTH_TRY_ASSIGN(Queue* const queue, device.default_queue());
+  BERTH_TRY(queue->fill({.block = node.inner, .offset = 0, .bytes = spec.bytes, .device = &device}, 0));
+  return queue->finish();
+}
+
+// Moves half of a thread's blocks of one class to where all threads find them, if there are at least so many.
+void CachingPool::share_half(CachedGroup& group, std::uint16_t number, std::size_t index,
+                             std::int64_t at_least) noexcept {
+  std::int64_t count = 0;
+  for (const PoolNode* node = group.bins[index].head; node != nullptr; node = node->next) ++count;
+  if (count < at_least) return;
+  for (std::int64_t left = count / 2; left > 0; --left) {
+    PoolNode* const node = group.bins[index].pop();
+    const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
+    groups_[number]->idle[index].push(node);
+    group.add_cached(-bytes);
+    shared_cached_ += bytes;
+    group.add_quota(-bytes);
+    quotas_ -= bytes;
+  }
+}
+
+void CachingPool::leave(PoolNode* node, PoolNode*& leaving) const noexcept {
+  if (node->state != NodeState::kPending) node->last_use = 0;
+  node->state = NodeState::kLeaving;
+  node->next = leaving;
+  leaving = node;
+}
+
+// Takes at least `wanted` bytes of shared cached blocks out, the largest first. Returns how many.
+std::size_t CachingPool::take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept {
+  std::size_t taken = 0;
+  for (unsigned index = kSizeClasses; index-- > 0 && taken < wanted;)
+    for (const auto& group : groups_) {
+      if (tag != nullptr && group->tag != *tag) continue;
+      for (Bin* bin : {&group->idle[index], &group->pending[index]})
+        while (bin->head != nullptr && taken < wanted) {
+          PoolNode* const node = bin->pop();
+          taken += node->inner.bytes;
+          leave(node, leaving);
+        }
+    }
+  shared_cached_ -= static_cast<std::int64_t>(taken);
+  return taken;
+}
+
+// The same for a thread's own blocks. Requires: this thread's cache, or its lock closed.
+std::size_t CachingPool::take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag,
+                                         PoolNode*& leaving) noexcept {
+  std::size_t taken = 0;
+  for (std::size_t index = kSizeClasses; index-- > 0 && taken < wanted;)
+    cache.for_each_group([&](CachedGroup& group, auto) {
+      if (tag != nullptr && group.tag() != tag->id()) return;
+      while (group.bins[index].head != nullptr && taken < wanted) {
+        PoolNode* const node = group.bins[index].pop();
+        const auto bytes = static_cast<std::int64_t>(node->inner.bytes);
+        taken += node->inner.bytes;
+        group.add_cached(-bytes);
+        group.add_quota(-bytes);
+        quotas_ -= bytes;
+        leave(node, leaving);
+      }
+    });
+  return taken;
+}
+
+// Whether `bytes` more may be cached, after pushing other blocks out if need be.
+bool CachingPool::make_room(std::size_t bytes, PoolNode*& leaving) noexcept {
+  if (bytes > options_.max_cached_bytes) return false;
+  const auto room = [&] { return static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_; };
+  const auto wanted = static_cast<std::int64_t>(bytes);
+  if (room() < wanted) take_from_shared(static_cast<std::size_t>(wanted - room()), nullptr, leaving);
+  if (room() < wanted) {
+    // What threads keep, and what they may keep and do not, is taken from all of them: some may be idle.
+    with_all_caches([&](ThreadCache& each) { share_all(each); });
+    if (room() < wanted) take_from_shared(static_cast<std::size_t>(wanted - room()), nullptr, leaving);
+  }
+  return room() >= wanted;
+}
+
+void CachingPool::release_slowly(const Block& block, Timepoint last_use) noexcept {
+  PoolNode* const found = nodes_.find(block.key);
+  if (found == nullptr || !found->stands_for(block)) return refuse(block);
+  PoolNode& node = *found;
+  check_now_and_then();
+  PoolNode* leaving = nullptr;
+  {
+    const Lock lock(mutex_);
+    const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
+    CachedGroup* const group = own_group(own_cache(), node.group);
+    count(group, node.group, -bytes);
+    take_in(node, node.load_tail(), block);
+    const std::size_t index = node.size_class;
+    const bool idle = is_reached(last_use);
+    if (!idle) {
+      node.state = NodeState::kPending;
+      node.last_use = last_use.bits;
+    }
+    if (index == kUncached) {
+      leave(&node, leaving);
+    } else if (idle && group != nullptr && keep(*group, node)) {
+      node.home = group;
+      group->bins[index].push(&node);
+      group->add_cached(bytes);
+    } else if (make_room(node.inner.bytes, leaving)) {
+      SharedGroup& shared = *groups_[node.group];
+      (idle ? shared.idle : shared.pending)[index].push(&node);
+      shared_cached_ += bytes;
+    } else {
+      leave(&node, leaving);
+    }
+  }
+  give_back(leaving);
+}
+
+// Whether the thread may keep one more block, after sharing some of its class or taking more quota.
+bool CachingPool::keep(CachedGroup& group, const PoolNode& node) noexcept {
+  const std::size_t index = node.size_class;
+  if (index >= own_classes_ || 2 * node.inner.bytes > options_.max_cached_bytes) return false;
+  const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
+  const std::int64_t lacking = group.cached_bytes() + bytes - group.quota();
+  if (lacking > 0) {
+    // One thread keeps at most half of what the pool may.
+    const auto half = static_cast<std::int64_t>(options_.max_cached_bytes / 2);
+    const bool may_grow = group.cache->quota() + lacking <= half;
+    share_half(group, node.group, index, may_grow ? many_of(index) : 2);
+    const std::int64_t room = static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_;
+    const std::int64_t wanted = std::max(lacking, std::min(many_of(index) * bytes, kQuotaStep));
+    const std::int64_t step = std::min({wanted, room, half - group.cache->quota()});
+    if (step >= lacking) {
+      group.add_quota(step);
+      quotas_ += step;
+    }
+  }
+  return group.cached_bytes() + bytes <= group.quota();
+}
+
+std::size_t CachingPool::give_back(PoolNode* list) noexcept {
+  std::size_t bytes = 0;
+  while (list != nullptr) {
+    PoolNode* const node = list;
+    list = node->next;
+    bytes += node->inner.bytes;
+    if (is_markable(node->inner)) asan_unpoison(node->inner.host, node->inner.bytes);
+    inner()->release(node->inner, Timepoint{node->last_use});
+    held_.fetch_sub(node->inner.bytes, std::memory_order_relaxed);
+    const Lock lock(mutex_);
+    nodes_.give(node);
+  }
+  return bytes;
+}
+
+std::size_t CachingPool::give_up(std::size_t keep_bytes, const Name* tag) noexcept {
+  PoolNode* leaving = nullptr;
+  {
+    const Lock lock(mutex_);
+    const std::size_t cached = cached_of(tag);
+    if (cached > keep_bytes) {
+      std::size_t wanted = cached - keep_bytes;
+      wanted -= std::min(wanted, take_from_shared(wanted, tag, leaving));
+      if (wanted > 0)
+        with_all_caches([&](ThreadCache& cache) {
+          if (wanted > 0) wanted -= std::min(wanted, take_from_cache(cache, wanted, tag, leaving));
+        });
+    }
+  }
+  return give_back(leaving);
+}
+
+std::size_t CachingPool::trim(std::size_t keep_bytes) noexcept {
+  const std::size_t given = give_up(keep_bytes, nullptr);
+  return std::max(given, inner()->trim(keep_bytes));
+}
+
+std::size_t CachingPool::trim_tag(Name tag) noexcept {
+  return give_up(0, &tag);
+}
+
+// Moves all that a thread keeps, and its quota, to where all threads find it.
+void CachingPool::share_all(ThreadCache& cache) noexcept {
+  cache.for_each_group([&](CachedGroup& group, std::uint16_t number) {
+    for (std::size_t index = 0; index < own_classes_; ++index)
+      while (group.bins[index].head != nullptr) groups_[number]->idle[index].push(group.bins[index].pop());
+    shared_cached_ += group.cached_bytes();
+    quotas_ -= group.quota();
+    group.base = group.floor = group.live_bytes.get();
+  });
+}
+
+// The cache stays with the pool, for the next new thread: it counts what is live, and nodes know it as their home.
+void CachingPool::retire(ThreadCache& cache) noexcept {
+  const Lock lock(mutex_);
+  share_all(cache);
+  cache.current = &no_group;
+  cache.ceiling = kNotKnown;
+  cache.is_vacant = true;
+}
+
+}  // namespace berth

@@ -1,0 +1,263 @@
+#include "berth/alloc/growable.h"
+
+#include <algorithm>
+#include <bit>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "berth/memory/out_of_memory.h"
+#include "berth/alloc/offset_allocator.h"
+#include "memory/address_space.h"
+#include "base/try.h"
+
+namespace berth {
+namespace {
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+class MappedSegment final : public Segment {
+ public:
+  MappedSegment(DevicePtr device, std::unique_ptr<AddressSpace> space, std::uint64_t base, std::size_t bytes,
+                std::size_t step, Tlsf offsets)
+      : device_(std::move(device)),
+        space_(std::move(space)),
+        base_(base),
+        bytes_(bytes),
+        step_(step),
+        offsets_(std::move(offsets)),
+        steps_(bytes / step) {}
+
+  ~MappedSegment() override {
+    free_reached(true, 0);
+    bool empty = true;
+    for (std::size_t i = 0; i < steps_.size(); ++i)
+      if (steps_[i].mapped) {
+        empty = space_->unmap(base_ + i * step_, step_).has_value() && empty;
+        device_->discharge(steps_[i].label, step_);
+      }
+    // Addresses under memory that the driver would not take back stay reserved.
+    if (empty) space_->unreserve(base_, bytes_);
+  }
+
+  Result<Block> allocate(const BlockSpec& spec) override {
+    if (!std::has_single_bit(spec.alignment))
+      return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
+                   spec.alignment);
+    if (spec.bytes == 0) return Block{.label = spec.label.id(), .usage = spec.usage};
+    if (spec.host == HostAccess::kRequired && !space_->is_host())
+      return Error(Code::kUnsupported, Layer::kAllocator,
+                   "{} bytes with a host pointer from a segment of device memory", spec.bytes);
+    if (spec.alignment > space_->granularity())
+      return Error(Code::kUnsupported, Layer::kAllocator, "an alignment of {} is past a segment's {}", spec.alignment,
+                   space_->granularity());
+    BERTH_TRY_ASSIGN(const std::uint64_t offset, device_->take_under_pressure(spec, [&] { return take(spec); }));
+    Block block{.handle = base_ + offset, .bytes = spec.bytes, .label = spec.label.id(), .usage = spec.usage};
+    if (space_->is_host()) {
+      block.host = reinterpret_cast<std::byte*>(block.handle);
+      block.flags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
+    }
+    if (spec.zero)
+      if (auto zeroed = zero(block); !zeroed) {
+        release(block, {});
+        return zeroed.error();
+      }
+    return block;
+  }
+
+  void release(const Block& block, Timepoint last_use) noexcept override {
+    if (block.bytes == 0) return;
+    const bool reached = is_reached(last_use);
+    const std::lock_guard lock(mutex_);
+    if (!reached) {
+      try {
+        pending_.push_back({block.handle - base_, last_use});
+        pending_bytes_ += *offsets_.size_of(block.handle - base_);
+        return;
+      } catch (...) {
+        // No memory to remember it by: waiting is slow and always right.
+        static_cast<void>(wait(last_use));
+      }
+    }
+    give_back(block.handle - base_);
+  }
+
+  Device& device() noexcept override { return *device_; }
+  std::string_view name() const noexcept override { return "segment"; }
+
+  std::size_t trim(std::size_t keep_bytes) noexcept override {
+    const std::lock_guard lock(mutex_);
+    free_reached(true, 0);
+    return unmap_idle(keep_bytes);
+  }
+
+  void explain(OutOfMemory& report) const override {
+    device_->explain(report);
+    const std::lock_guard lock(mutex_);
+    report.live_bytes = used_;
+    report.live_count = offsets_.allocations();
+    report.pending_bytes += pending_bytes_;
+    report.largest_free = offsets_.stats().largest_free;
+  }
+
+  SegmentCounters counters() const override {
+    const std::lock_guard lock(mutex_);
+    return {bytes_, mapped_, used_, pending_bytes_};
+  }
+
+ private:
+  struct Step {
+    bool mapped = false;
+    std::uint16_t label = 0;  // of the request that it was mapped for
+    std::size_t live = 0;     // blocks that reach into it
+  };
+  struct Pending {
+    std::uint64_t offset;
+    Timepoint last_use;
+  };
+
+  // The offset of a new block with memory under it. A failed call changes nothing.
+  Result<std::uint64_t> take(const BlockSpec& spec) {
+    auto cause = OutOfMemory::Cause::kCapacity;
+    std::string driver;
+    {
+      const std::lock_guard lock(mutex_);
+      free_reached(false, spec.on);
+      auto found = offsets_.allocate(spec.bytes, spec.alignment);
+      if (!found) {
+        free_reached(true, spec.on);
+        found = offsets_.allocate(spec.bytes, spec.alignment);
+      }
+      if (found) {
+        const std::size_t bytes = *offsets_.size_of(*found);
+        auto grown = grow(spec, *found, bytes);
+        // Memory of steps that hold nothing may be all that is missing.
+        if (!grown && grown.error().code() == Code::kOutOfMemory && unmap_idle(0) > 0)
+          grown = grow(spec, *found, bytes);
+        if (grown) {
+          used_ += bytes;
+          return *found;
+        }
+        static_cast<void>(offsets_.release(*found));
+        if (grown.error().code() != Code::kOutOfMemory || grown.error().out_of_memory() != nullptr)
+          return grown.error();
+        driver = grown.error().message();
+      } else {
+        if (found.error().code() != Code::kOutOfMemory) return found.error();
+        if (offsets_.capacity() - offsets_.used() >= spec.bytes) cause = OutOfMemory::Cause::kFragmentation;
+        driver = "all of the segment's addresses are in use; reserve more";
+      }
+    }
+    return out_of_memory(cause, *this, spec, 0, 0, std::move(driver));
+  }
+
+  // Gives memory to every step under [offset, offset + bytes), or to none that had it not.
+  Result<void> grow(const BlockSpec& spec, std::uint64_t offset, std::size_t bytes) {
+    const std::size_t first = offset / step_;
+    const std::size_t end = (offset + bytes - 1) / step_ + 1;
+    std::vector<std::size_t> fresh;
+    for (std::size_t i = first; i < end; ++i)
+      if (!steps_[i].mapped) fresh.push_back(i);
+    if (!fresh.empty()) BERTH_TRY(map(spec, fresh));
+    for (std::size_t i = first; i < end; ++i) ++steps_[i].live;
+    return {};
+  }
+
+  Result<void> map(const BlockSpec& spec, const std::vector<std::size_t>& steps) {
+    BERTH_TRY_ASSIGN(Charge charge, device_->charge(spec, step_, steps.size()));
+    Result<void> outcome;
+    std::size_t mapped = 0;
+    while (mapped < steps.size() && (outcome = space_->map(base_ + steps[mapped] * step_, step_))) {
+      steps_[steps[mapped]] = {.mapped = true, .label = spec.label.id(), .live = 0};
+      ++mapped;
+    }
+    if (!outcome)
+      for (std::size_t i = mapped; i-- > 0;)
+        if (space_->unmap(base_ + steps[i] * step_, step_)) {
+          steps_[steps[i]].mapped = false;
+          --mapped;
+        }
+    charge.keep(mapped);
+    mapped_ += mapped * step_;
+    return outcome;
+  }
+
+  // Takes memory from steps without live blocks until `keep_bytes` of it stay. Returns the bytes taken.
+  std::size_t unmap_idle(std::size_t keep_bytes) noexcept {
+    std::size_t given = 0;
+    // From the end, so that what stays is together.
+    for (std::size_t i = steps_.size(); i-- > 0 && mapped_ > keep_bytes + used_;) {
+      if (!steps_[i].mapped || steps_[i].live != 0) continue;
+      if (!space_->unmap(base_ + i * step_, step_)) continue;
+      device_->discharge(steps_[i].label, step_);
+      steps_[i].mapped = false;
+      mapped_ -= step_;
+      given += step_;
+    }
+    return given;
+  }
+
+  void give_back(std::uint64_t offset) noexcept {
+    const std::size_t bytes = *offsets_.size_of(offset);
+    for (std::size_t i = offset / step_; i <= (offset + bytes - 1) / step_; ++i) --steps_[i].live;
+    used_ -= bytes;
+    static_cast<void>(offsets_.release(offset));
+  }
+
+  // Takes back what is idle, or will be used next by the line that used it last. `all` also looks behind the oldest.
+  void free_reached(bool all, std::uint16_t line) noexcept {
+    const auto over = [&](const Pending& one) {
+      return is_reached(one.last_use) || (line != 0 && one.last_use.line() == line);
+    };
+    for (auto one = pending_.begin(); one != pending_.end();) {
+      if (!over(*one)) {
+        if (!all) return;
+        ++one;
+        continue;
+      }
+      pending_bytes_ -= *offsets_.size_of(one->offset);
+      give_back(one->offset);
+      one = pending_.erase(one);
+    }
+  }
+
+  Result<void> zero(const Block& block) {
+    BERTH_TRY_ASSIGN(Queue* const queue, device_->default_queue());
+    Block writable = block;
+    writable.usage = Usage::kAll;
+    BERTH_TRY(queue->fill({.block = writable, .offset = 0, .bytes = block.bytes, .device = device_.get()}, 0));
+    return queue->finish();
+  }
+
+  const DevicePtr device_;
+  const std::unique_ptr<AddressSpace> space_;
+  const std::uint64_t base_;
+  const std::size_t bytes_;
+  const std::size_t step_;
+  mutable std::mutex mutex_;
+  Tlsf offsets_;
+  std::vector<Step> steps_;
+  std::vector<Pending> pending_;
+  std::size_t mapped_ = 0;
+  std::size_t used_ = 0;
+  std::size_t pending_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Segment>> make_segment(DevicePtr device, const SegmentOptions& options) {
+  if (options.reserve_bytes == 0 || options.step_bytes == 0)
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "a segment of {} bytes in steps of {}",
+                 options.reserve_bytes, options.step_bytes);
+  BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, make_address_space(*device));
+  const std::size_t step = round_up(options.step_bytes, space->granularity());
+  const std::size_t bytes = round_up(options.reserve_bytes, step);
+  BERTH_TRY_ASSIGN(Tlsf offsets, Tlsf::create(bytes, 256));
+  BERTH_TRY_ASSIGN(const std::uint64_t base, space->reserve(bytes));
+  return std::shared_ptr<Segment>(
+      std::make_shared<MappedSegment>(std::move(device), std::move(space), base, bytes, step, std::move(offsets)));
+}
+
+}  // namespace berth

@@ -1,0 +1,51 @@
+#include "berth/base/name.h"
+
+#include <deque>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+namespace berth {
+namespace {
+
+struct Names {
+  std::mutex mutex;
+  std::deque<std::string> texts{""};
+  std::unordered_map<std::string_view, std::uint16_t> ids{{"", std::uint16_t{0}}};
+};
+
+// Never destroyed: the leak report at exit still reads names.
+Names& names() {
+  static Names* const instance = new Names;
+  return *instance;
+}
+
+constexpr std::uint16_t kOther = 0xffff;
+
+}  // namespace
+
+Name::Name(std::string_view text) {
+  Names& table = names();
+  const std::lock_guard lock(table.mutex);
+  if (const auto found = table.ids.find(text); found != table.ids.end()) {
+    id_ = found->second;
+    return;
+  }
+  if (table.texts.size() >= kOther) {
+    id_ = kOther;
+    return;
+  }
+  id_ = static_cast<std::uint16_t>(table.texts.size());
+  table.texts.emplace_back(text);
+  table.ids.emplace(table.texts.back(), id_);
+}
+
+std::string_view Name::text() const noexcept {
+  if (id_ == 0) return "";
+  if (id_ == kOther) return "(other)";
+  Names& table = names();
+  const std::lock_guard lock(table.mutex);
+  return table.texts[id_];
+}
+
+}  // namespace berth

@@ -1,0 +1,36 @@
+#include "base/page_memory.h"
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "base/os/system_pages.h"
+
+namespace berth::formats {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kLarge = kHugePage / 2;
+
+std::size_t round_up(std::size_t bytes) {
+  return (bytes + kHugePage - 1) / kHugePage * kHugePage;
+}
+
+}  // namespace
+
+void* allocate_pages(std::size_t bytes) {
+  if (bytes < kLarge) return ::operator new(bytes);
+  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
+  void* const pages = std::aligned_alloc(kHugePage, round_up(bytes));
+  if (pages == nullptr) throw std::bad_alloc();
+  want_huge_pages(pages, round_up(bytes));  // a wish: without it the pages are small
+  return pages;
+}
+
+void release_pages(void* pages, std::size_t bytes) noexcept {
+  if (bytes < kLarge)
+    ::operator delete(pages);
+  else
+    std::free(pages);
+}
+
+}  // namespace berth::formats

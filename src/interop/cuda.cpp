@@ -1,0 +1,89 @@
+// include/berth/cuda.h on top of the device.
+#include <fmt/format.h>
+
+#include "berth/interop/cuda.h"
+#include "base/try.h"
+#include "devices/cuda/cuda_device.h"
+
+namespace berth {
+namespace {
+
+Result<cuda::CudaDevice*> as_cuda(Device& device) {
+  if (device.kind() != DeviceKind::kCuda)
+    return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
+                            fmt::format("{} is not a CUDA device; open one with device(\"CUDA:0\")", device.name()));
+  return static_cast<cuda::CudaDevice*>(&device);
+}
+
+}  // namespace
+
+Result<CudaInfo> cuda_info(Device& device) {
+  BERTH_TRY_ASSIGN(const cuda::CudaDevice* const cuda, as_cuda(device));
+  return cuda->info();
+}
+
+std::optional<Error> take_cuda_error(Device& device) {
+  const auto cuda = as_cuda(device);
+  return cuda ? (*cuda)->take_error() : std::nullopt;
+}
+
+struct CudaScope::State {
+  DevicePtr device;
+  cuda::ContextScope scope;
+};
+
+void CudaScope::Leave::operator()(State* state) const noexcept {
+  delete state;
+}
+
+CudaScope::~CudaScope() = default;
+
+Result<CudaScope> CudaScope::enter(DevicePtr device) {
+  BERTH_TRY_ASSIGN(const cuda::CudaDevice* const cuda, as_cuda(*device));
+  std::unique_ptr<State, Leave> state(new State{std::move(device), cuda::ContextScope(*cuda)});
+  BERTH_TRY(state->scope.check());
+  return CudaScope(std::move(state));
+}
+
+namespace cuda_detail {
+
+Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero,
+                        std::span<const std::byte> contents) {
+  if (allocator == nullptr) return Error(Code::kInvalidArgument, Layer::kBuffer, "a buffer needs an allocator");
+  BERTH_TRY_ASSIGN(cuda::CudaDevice* const cuda, as_cuda(allocator->device()));
+  if (elements == 0) return Buffer::allocate(std::move(allocator), dtype, {0});
+  // The default queue writes and reads it first, so the memory is allocated on that queue's stream.
+  BERTH_TRY_ASSIGN(Queue* const queue, cuda->default_queue());
+  // One scope for both steps, where making the context current costs calls.
+  const cuda::ContextScope scope(*cuda, cuda::ContextScope::Trust::kMemory);
+  BERTH_TRY(scope.check());
+  BERTH_TRY_ASSIGN(Buffer buffer,
+                   Buffer::allocate(std::move(allocator), dtype, {elements}, {.zero = zero, .on = queue->line()}));
+  if (contents.empty()) return buffer;
+  BERTH_TRY_ASSIGN(const Window window, buffer.window());
+  BERTH_TRY(queue->write(window, contents));
+  return buffer;
+}
+
+Result<void> read(const Buffer& buffer, const Device& device, std::span<std::byte> bytes) {
+  if (bytes.empty()) return {};
+  if (&buffer.device() != &device)
+    return Error::with_text(
+        Code::kInvalidArgument, Layer::kBuffer,
+        fmt::format("the buffer is on {} and was asked of {}", buffer.device().name(), device.name()));
+  return buffer.copyout(bytes);
+}
+
+Result<void> check_cuda(const Buffer& buffer) {
+  if (buffer.allocator() == nullptr)
+    return Error(Code::kInvalidArgument, Layer::kBuffer, "an empty handle has no device memory");
+  BERTH_TRY(as_cuda(buffer.device()));
+  return buffer.ensure_allocated();
+}
+
+unsigned long long address(const Buffer& buffer) {
+  return buffer.size() == 0 ? 0 : buffer.native_handle() + buffer.byte_offset();
+}
+
+}  // namespace cuda_detail
+}  // namespace berth

@@ -1,0 +1,138 @@
+#include "memory/host_copy.h"
+
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "base/thread_handoff.h"
+
+#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
+#include <emmintrin.h>
+#endif
+
+namespace berth {
+namespace {
+
+// Pieces of whole huge pages, so that no two threads fault the same one.
+constexpr std::size_t kPiece = std::size_t{2} << 20;
+
+// From here on a copy's target would not stay in the caches anyway.
+constexpr std::size_t kPastCaches = std::size_t{32} << 20;
+
+int handed_to_pieces = 0, handed_back = 0;  // only their addresses are used
+
+// Some pieces of the whole, as oneTBB copies them from task to task. A thread that splits a task makes copies that
+// another thread runs, so making one is a handing over as well.
+template <class Body>
+class Pieces {
+ public:
+  Pieces(std::size_t bytes, const Body& body) : bytes_(bytes), body_(&body) { hand_over(&handed_to_pieces); }
+  Pieces(const Pieces& other) : bytes_((take_over(&handed_to_pieces), other.bytes_)), body_(other.body_) {
+    hand_over(&handed_to_pieces);
+  }
+  Pieces& operator=(const Pieces&) = delete;
+
+  void operator()(const tbb::blocked_range<std::size_t>& range) const {
+    take_over(&handed_to_pieces);
+    const std::size_t begin = range.begin() * kPiece;
+    (*body_)(begin, std::min(bytes_, range.end() * kPiece) - begin);
+    hand_over(&handed_back);
+  }
+
+ private:
+  std::size_t bytes_;
+  const Body* body_;
+};
+
+template <class Body>
+void parallel_pieces(std::size_t bytes, const Body& body) {
+  const std::size_t pieces = (bytes + kPiece - 1) / kPiece;
+  tbb::parallel_for(tbb::blocked_range<std::size_t>(0, pieces, 4), Pieces<Body>(bytes, body));
+  take_over(&handed_back);
+}
+
+#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
+constexpr std::size_t kLine = 64;
+
+void stream_line(std::byte* to, const std::byte* from) noexcept {
+  const auto* source = reinterpret_cast<const __m128i*>(from);
+  auto* target = reinterpret_cast<__m128i*>(to);
+  const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+  const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+  _mm_stream_si128(target, a);
+  _mm_stream_si128(target + 1, b);
+  _mm_stream_si128(target + 2, c);
+  _mm_stream_si128(target + 3, d);
+}
+#endif
+
+// A copy past the caches: a line that is written whole need not be read first, which is a third of the traffic. memcpy
+// does the same by itself, but only for sizes above those of a piece. Four pages advance together: the processor
+// fetches ahead within a page, and four such streams keep more of the memory's banks busy than one. The thread
+// sanitizer does not see such writes, so for it memcpy does the work.
+void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
+  constexpr std::size_t kPage = 4096, kPages = 4;
+  const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
+  std::memcpy(to, from, head);
+  to += head, from += head, bytes -= head;
+  for (; bytes >= kPages * kPage; to += kPages * kPage, from += kPages * kPage, bytes -= kPages * kPage) {
+    for (std::size_t line = 0; line < kPage; line += kLine) {
+      for (std::size_t page = 0; page < kPages; ++page)
+        stream_line(to + page * kPage + line, from + page * kPage + line);
+    }
+  }
+  _mm_sfence();
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+void copy_host(void* target, const void* source, std::size_t bytes) noexcept {
+  if (bytes == 0) return;
+  auto* to = static_cast<std::byte*>(target);
+  const auto* from = static_cast<const std::byte*>(source);
+  const bool overlapping = to < from + bytes && from < to + bytes;
+  if (overlapping) {
+    std::memmove(to, from, bytes);
+  } else if (bytes < kParallelCopyBytes) {
+    std::memcpy(to, from, bytes);
+  } else {
+    const bool past_caches = bytes >= kPastCaches;
+    parallel_pieces(bytes, [&](std::size_t offset, std::size_t count) {
+      if (past_caches)
+        copy_past_caches(to + offset, from + offset, count);
+      else
+        std::memcpy(to + offset, from + offset, count);
+    });
+  }
+}
+
+void fill_host(void* target, std::uint8_t value, std::size_t bytes) noexcept {
+  if (bytes == 0) return;
+  auto* to = static_cast<std::byte*>(target);
+  if (bytes < kParallelCopyBytes) {
+    std::memset(to, value, bytes);
+  } else {
+    parallel_pieces(bytes, [&](std::size_t offset, std::size_t count) { std::memset(to + offset, value, count); });
+  }
+}
+
+Result<void> for_each_piece(std::size_t bytes, const std::function<Result<void>(std::size_t, std::size_t)>& piece) {
+  if (bytes < kParallelCopyBytes) return piece(0, bytes);
+  const std::size_t pieces = (bytes + kPiece - 1) / kPiece;
+  std::vector<std::optional<Error>> errors(pieces);
+  parallel_pieces(bytes, [&](std::size_t offset, std::size_t count) {
+    if (auto done = piece(offset, count); !done) errors[offset / kPiece] = std::move(done).error();
+  });
+  for (const auto& error : errors)
+    if (error) return *error;
+  return {};
+}
+
+}  // namespace berth

@@ -1,0 +1,72 @@
+// What a Schedule holds; the builder fills it in, build() freezes it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "berth/run/schedule.h"
+#include "run/hazards.h"
+#include "run/workers.h"
+
+namespace berth {
+
+struct Schedule::State {
+  ScheduleOptions options{};
+
+  // Steps.
+  std::vector<std::string> labels{};
+  std::vector<StepFunction> functions{};
+  std::vector<Touch> touches{};
+  std::vector<NodeId> touched_nodes{};        // for each touch; kNobody for a buffer
+  std::vector<std::uint32_t> first_touch{0};  // of each step, and the end
+  std::vector<Edge> after{};
+  std::vector<Buffer> memory{};  // what steps use, kept alive
+
+  // Nodes.
+  std::vector<Lifetime> nodes{};
+  std::vector<NodeRole> roles{};
+  std::vector<NodeId> roots{};                // the end of each alias chain
+  std::vector<std::uint64_t> root_offsets{};  // where the node lies in its root
+  std::vector<Buffer> node_memory{};          // once bound
+  bool unbound = false;                       // some step uses a node without memory
+
+  std::optional<Error> mistake{};  // the first, reported by build()
+
+  // The graph.
+  StepGraph graph{};
+  std::vector<std::uint32_t> levels{};  // of each step
+  std::vector<StepId> by_level{};
+  std::vector<std::uint32_t> first_of_level{0};
+  std::vector<bool> reads_before_written{};  // for each touch
+  std::uint32_t widest = 0;                  // steps of the largest level
+
+  // The run.
+  std::unique_ptr<Lanes> lanes{};
+  std::atomic<bool> running{false};
+  std::vector<StepState> states{};
+  std::mutex mutex{};  // guards what follows
+  std::optional<Error> error{};
+  StepId failed = 0;
+  std::vector<StepId> in_lane{};  // the step running in each lane; kNobody
+  bool check_overlaps = false;
+
+  std::uint32_t step_count() const noexcept { return static_cast<std::uint32_t>(labels.size()); }
+  std::span<const Touch> touches_of(StepId step) const noexcept {
+    return std::span(touches).subspan(first_touch[step], first_touch[step + 1] - first_touch[step]);
+  }
+  std::string describe(StepId step) const;
+
+  // Finds edges and levels. `order` is the order in which effects must appear; `kept` as in find_hazards().
+  Result<void> freeze(std::span<const StepId> order, std::span<const Touch> kept);
+  Error describe_cycle() const;
+  void note_failure(StepId step, const Error& error);
+  bool execute(StepId step, std::uint32_t lane, bool skip);
+  Result<void> enter(StepId step, std::uint32_t lane);
+  void leave(std::uint32_t lane);
+};
+
+}  // namespace berth

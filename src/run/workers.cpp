@@ -1,0 +1,271 @@
+#include "run/workers.h"
+
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/thread_handoff.h"
+
+namespace berth {
+namespace {
+
+constexpr std::uint32_t kEmpty = kNobody;
+constexpr std::uint32_t kStop = kNobody - 1;
+
+// How long a lane looks for work before it sleeps: about the time that waking it would take.
+constexpr int kSpins = 400;
+
+void pause_once() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// A thread that waits inside a step (for a parallel loop of the step's own) may be given another lane's task. Were it
+// to become that lane, the step below it on the stack could not go on until the run is over, which waits for it.
+thread_local bool inside_lane = false;
+
+}  // namespace
+
+StepGraph::StepGraph(std::uint32_t step_count, std::uint32_t node_count, std::span<const Edge> edges)
+    : steps(step_count), nodes(node_count), first(node_count + 1, 0), targets(edges.size()), waits_for(node_count, 0) {
+  for (const Edge& edge : edges) {
+    ++first[edge.from + 1];
+    ++waits_for[edge.to];
+  }
+  for (std::uint32_t node = 0; node < nodes; ++node) first[node + 1] += first[node];
+  std::vector<std::uint32_t> next(first.begin(), first.end() - 1);
+  for (const Edge& edge : edges) targets[next[edge.from]++] = edge.to;
+}
+
+// Late tasks may still look at this when the run is over; they touch the graph only after passing the gate.
+struct Lanes::Shared {
+  explicit Shared(const StepGraph& steps)
+      : graph(&steps), pending(steps.nodes), failed_before(steps.nodes), ready(steps.steps + kMost) {
+    for (auto& place : ready) place.store(kEmpty, std::memory_order_relaxed);
+  }
+
+  const StepGraph* graph;
+  std::vector<std::atomic<std::uint32_t>> pending;       // predecessors that are not done
+  std::vector<std::atomic<std::uint8_t>> failed_before;  // some predecessor failed
+  std::vector<std::atomic<std::uint32_t>> ready;         // kEmpty, a step, or kStop
+  Execute execute = nullptr;
+  void* context = nullptr;
+  std::uint32_t lane_count = 1;
+  alignas(64) std::atomic<std::uint32_t> head{0};
+  alignas(64) std::atomic<std::uint32_t> tail{0};
+  alignas(64) std::atomic<std::uint32_t> remaining{0};
+  std::atomic<std::uint32_t> sleepers{0};
+  std::atomic<bool> any_failed{false};
+  // The gate for tasks: the run that is open, or 0; and how many tasks are inside or looking.
+  alignas(64) std::atomic<std::uint64_t> open_run{0};
+  std::atomic<std::uint32_t> visitors{0};
+  std::uint64_t runs = 0;
+  tbb::task_arena arena;
+
+  void prepare() {
+    for (std::uint32_t node = 0; node < graph->nodes; ++node)
+      pending[node].store(graph->waits_for[node], std::memory_order_relaxed);
+    // Only what the last run used: steps that became ready one after the other never entered the list.
+    const std::uint32_t used = tail.load() + kMost;
+    for (std::uint32_t i = 0; i < used; ++i) ready[i].store(kEmpty, std::memory_order_relaxed);
+    if (any_failed.load())
+      for (auto& mark : failed_before) mark.store(0, std::memory_order_relaxed);
+    any_failed.store(false);
+    head.store(0);
+    tail.store(0);
+    remaining.store(graph->steps);
+  }
+
+  void push(std::uint32_t step) {
+    const std::uint32_t place = tail.fetch_add(1, std::memory_order_relaxed);
+    put(place, step);
+  }
+
+  void put(std::uint32_t place, std::uint32_t step) {
+    // Sequentially consistent with the count of sleepers: either the lane sees the step or we see the lane.
+    ready[place].store(step, std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_seq_cst) > 0) ready[place].notify_all();
+  }
+
+  std::uint32_t take(std::uint32_t place) {
+    std::atomic<std::uint32_t>& slot = ready[place];
+    for (int i = 0; i < kSpins; ++i) {
+      const std::uint32_t step = slot.load(std::memory_order_acquire);
+      if (step != kEmpty) return step;
+      pause_once();
+    }
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    slot.wait(kEmpty, std::memory_order_seq_cst);
+    sleepers.fetch_sub(1, std::memory_order_relaxed);
+    return slot.load(std::memory_order_acquire);
+  }
+
+  // Counts the node's successors down. One step that became ready is returned through `next`, others are pushed.
+  void complete(std::uint32_t node, bool failed, std::uint32_t& next) {
+    const std::uint32_t end = graph->first[node + 1];
+    for (std::uint32_t i = graph->first[node]; i < end; ++i) {
+      const std::uint32_t target = graph->targets[i];
+      if (failed) failed_before[target].store(1, std::memory_order_relaxed);
+      // With a single predecessor there is nobody to count with.
+      if (graph->waits_for[target] != 1 && pending[target].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+      if (target >= graph->steps)
+        complete(target, failed || was_failed_before(target), next);
+      else if (next == kEmpty)
+        next = target;
+      else
+        push(target);
+    }
+  }
+
+  bool was_failed_before(std::uint32_t node) const {
+    return any_failed.load(std::memory_order_relaxed) && failed_before[node].load(std::memory_order_relaxed) != 0;
+  }
+
+  void be_lane(std::uint32_t lane) {
+    const bool was_inside = std::exchange(inside_lane, true);
+    std::uint32_t finished = 0;
+    while (true) {
+      const std::uint32_t place = head.fetch_add(1, std::memory_order_relaxed);
+      std::uint32_t step = ready[place].load(std::memory_order_acquire);
+      if (step == kEmpty) {
+        // Before waiting, tell what was done: the last lane to tell ends the run.
+        if (finished > 0 && remaining.fetch_sub(finished, std::memory_order_acq_rel) == finished) {
+          stop();
+          break;
+        }
+        finished = 0;
+        step = take(place);
+      }
+      if (step == kStop) break;
+      while (step != kEmpty) {
+        const bool skip = was_failed_before(step);
+        const bool done = execute(context, step, lane, skip);
+        if (!done) any_failed.store(true, std::memory_order_relaxed);
+        std::uint32_t next = kEmpty;
+        complete(step, !done, next);
+        ++finished;
+        step = next;
+      }
+    }
+    inside_lane = was_inside;
+  }
+
+  // Each lane waits at one place at most, at or after the tail.
+  void stop() {
+    const std::uint32_t from = tail.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < lane_count; ++i) put(from + i, kStop);
+  }
+
+  void visit(std::uint64_t run, std::uint32_t lane) {
+    if (inside_lane) return;
+    visitors.fetch_add(1, std::memory_order_seq_cst);
+    if (open_run.load(std::memory_order_seq_cst) == run) be_lane(lane);
+    if (visitors.fetch_sub(1, std::memory_order_seq_cst) == 1) visitors.notify_all();
+  }
+};
+
+namespace {
+
+int handed_to_tasks = 0;  // only its address is used
+
+// First and last of a task: its memory comes from other threads' tasks and goes back to them.
+struct TaskMemory {
+  TaskMemory() noexcept { take_over(&handed_to_tasks); }
+  TaskMemory(const TaskMemory&) noexcept : TaskMemory() {}
+  ~TaskMemory() { hand_over(&handed_to_tasks); }
+};
+
+}  // namespace
+
+// Who can be visited. A task that comes after its schedule is gone, or never, must not keep it alive: it knows a
+// number and asks here.
+struct Lanes::Register {
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Shared>> alive;
+  std::uint64_t last = 0;
+
+  static Register& instance() {
+    static Register* const one = new Register;  // never destroyed: tasks may come at exit
+    return *one;
+  }
+};
+
+class Lanes::Task : TaskMemory {
+ public:
+  Task(std::uint64_t id, std::uint64_t run, std::uint32_t lane) noexcept : id_(id), run_(run), lane_(lane) {
+    hand_over(&handed_to_tasks);
+  }
+  Task(const Task& other) noexcept : TaskMemory(), id_(other.id_), run_(other.run_), lane_(other.lane_) {
+    hand_over(&handed_to_tasks);
+  }
+  void operator()() const {
+    take_over(&handed_to_tasks);
+    std::shared_ptr<Shared> shared;
+    {
+      Register& all = Register::instance();
+      const std::lock_guard lock(all.mutex);
+      if (const auto found = all.alive.find(id_); found != all.alive.end()) shared = found->second;
+    }
+    if (shared != nullptr) shared->visit(run_, lane_);
+  }
+
+ private:
+  std::uint64_t id_, run_;
+  std::uint32_t lane_;
+};
+
+Lanes::Lanes(const StepGraph& graph) : shared_(std::make_shared<Shared>(graph)) {
+  Register& all = Register::instance();
+  const std::lock_guard lock(all.mutex);
+  id_ = ++all.last;
+  all.alive.emplace(id_, shared_);
+}
+
+Lanes::~Lanes() {
+  Register& all = Register::instance();
+  const std::lock_guard lock(all.mutex);
+  all.alive.erase(id_);
+}
+
+void Lanes::run(std::uint32_t lanes, Execute execute, void* context) {
+  Shared& shared = *shared_;
+  if (shared.graph->steps == 0) return;
+  lanes = std::clamp<std::uint32_t>(lanes, 1, kMost);
+  shared.prepare();
+  shared.execute = execute;
+  shared.context = context;
+  shared.lane_count = lanes;
+  for (std::uint32_t node = 0; node < shared.graph->steps; ++node)
+    if (shared.graph->waits_for[node] == 0) shared.push(node);
+  if (lanes > 1) {
+    const std::uint64_t run = ++shared.runs;
+    const auto wanted = static_cast<int>(std::max(lanes, std::thread::hardware_concurrency()));
+    if (!shared.arena.is_active() || shared.arena.max_concurrency() < wanted) {
+      shared.arena.terminate();
+      shared.arena.initialize(wanted, 1);
+    }
+    shared.open_run.store(run, std::memory_order_seq_cst);
+    try {
+      for (std::uint32_t lane = 1; lane < lanes; ++lane) shared.arena.enqueue(Task(id_, run, lane));
+    } catch (const std::exception&) {
+      // No memory for more tasks: the lanes that there are do the work.
+    }
+  }
+  shared.be_lane(0);
+  if (lanes > 1) {
+    shared.open_run.store(0, std::memory_order_seq_cst);
+    for (std::uint32_t inside = shared.visitors.load(std::memory_order_seq_cst); inside != 0;
+         inside = shared.visitors.load(std::memory_order_seq_cst))
+      shared.visitors.wait(inside, std::memory_order_seq_cst);
+  }
+}
+
+}  // namespace berth

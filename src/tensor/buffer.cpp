@@ -1,0 +1,344 @@
+#include "berth/tensor/buffer.h"
+
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+
+#include "memory/host_copy.h"
+#include "tensor/import.h"
+#include "tensor/storage.h"
+#include "base/try.h"
+
+namespace berth {
+namespace {
+
+Result<std::size_t> bytes_of(DType dtype, const Shape& shape) {
+  BERTH_TRY_ASSIGN(const std::size_t elements, shape.element_count());
+  return byte_size(dtype, elements);
+}
+
+// Copies between devices that cannot reach each other go through the host in pieces of this size: large enough
+// to run at full speed, small enough to stay in cache.
+constexpr std::size_t kBounceBytes = std::size_t{4} << 20;
+
+}  // namespace
+
+Buffer::Buffer(Storage* storage, std::size_t offset, std::size_t bytes, DType dtype, const Shape& shape) noexcept
+    : storage_(storage), offset_(offset), bytes_(bytes), id_(next_id()), shape_(shape), dtype_(dtype) {}
+
+Buffer::Buffer(const Buffer& other) noexcept
+    : storage_(other.storage_),
+      offset_(other.offset_),
+      bytes_(other.bytes_),
+      id_(other.id_),
+      shape_(other.shape_),
+      dtype_(other.dtype_) {
+  if (storage_ != nullptr) storage_->retain();
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : storage_(std::exchange(other.storage_, nullptr)),
+      offset_(std::exchange(other.offset_, 0)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      id_(std::exchange(other.id_, 0)),
+      shape_(other.shape_),
+      dtype_(other.dtype_) {}
+
+Buffer& Buffer::operator=(const Buffer& other) noexcept {
+  if (this != &other) *this = Buffer(other);
+  return *this;
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(storage_, other.storage_);
+  std::swap(offset_, other.offset_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(id_, other.id_);
+  std::swap(shape_, other.shape_);
+  std::swap(dtype_, other.dtype_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (storage_ != nullptr) storage_->drop();
+}
+
+Result<Buffer> Buffer::make(AllocatorPtr allocator, DType dtype, const Shape& shape, const BufferOptions& options,
+                            std::source_location site) {
+  BERTH_TRY_ASSIGN(const std::size_t bytes, bytes_of(dtype, shape));
+  if (!std::has_single_bit(options.alignment))
+    return Error(Code::kInvalidArgument, Layer::kBuffer, "an alignment of {} is not a power of two", options.alignment);
+  if (allocator == nullptr) return Error(Code::kInvalidArgument, Layer::kBuffer, "a buffer needs an allocator");
+  const BlockSpec spec{.bytes = bytes,
+                       .alignment = options.alignment,
+                       .usage = options.usage,
+                       .host = options.host,
+                       .tag = options.tag,
+                       .zero = options.zero,
+                       .on = options.on,
+                       .label = options.label};
+  return Buffer(Storage::make_lazy(std::move(allocator), spec, site), 0, bytes, dtype, shape);
+}
+
+Result<Buffer> Buffer::lazy(AllocatorPtr allocator, DType dtype, const Shape& shape, const BufferOptions& options,
+                            std::source_location site) {
+  return make(std::move(allocator), dtype, shape, options, site);
+}
+
+Result<Buffer> Buffer::allocate(AllocatorPtr allocator, DType dtype, const Shape& shape, const BufferOptions& options,
+                                std::source_location site) {
+  auto buffer = make(std::move(allocator), dtype, shape, options, site);
+  if (buffer) BERTH_TRY(buffer->ensure_allocated());
+  return buffer;
+}
+
+Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtype, const Shape& shape,
+                              const BufferOptions& options) {
+  // The import owns the memory from the start: any failure releases it too.
+  const auto refuse = [&](Error error) {
+    if (memory.release) memory.release();
+    return error;
+  };
+  auto bytes = bytes_of(dtype, shape);
+  if (!bytes) return refuse(bytes.error());
+  if (*bytes > memory.bytes)
+    return refuse(Error(Code::kSizeMismatch, Layer::kBuffer, "the shape needs {} bytes and the foreign memory has {}",
+                        *bytes, memory.bytes));
+  auto block = device->import_block(memory);
+  if (!block) return refuse(block.error());
+  block->label = options.label.id();
+  device->count_foreign(block->bytes);
+  auto owner = std::make_shared<ImportAllocator>(std::move(device), std::move(memory.release));
+  return Buffer(Storage::make_ready(std::move(owner), *block, std::source_location::current()), 0, *bytes, dtype,
+                shape);
+}
+
+Result<void> Buffer::ensure_allocated() const {
+  if (storage_ == nullptr)
+    return Error(Code::kNotAllocated, Layer::kBuffer, "an empty handle has no storage to allocate");
+  return storage_->ensure_allocated();
+}
+
+bool Buffer::is_allocated() const noexcept {
+  return storage_ != nullptr && storage_->is_ready();
+}
+
+std::uint64_t Buffer::storage_id() const noexcept {
+  return storage_ == nullptr ? 0 : storage_->id();
+}
+bool Buffer::is_unique() const noexcept {
+  return storage_ != nullptr && storage_->is_unique();
+}
+std::size_t Buffer::total_size() const noexcept {
+  return storage_ == nullptr ? 0 : storage_->bytes();
+}
+Name Buffer::label() const noexcept {
+  return storage_ == nullptr ? Name() : storage_->label();
+}
+
+std::size_t Buffer::element_count() const noexcept {
+  const DTypeInfo& type = info(dtype_);
+  return bytes_ / type.block_bytes * type.block_elements;
+}
+
+const AllocatorPtr& Buffer::allocator() const noexcept {
+  static const AllocatorPtr none;
+  return storage_ == nullptr ? none : storage_->allocator();
+}
+
+Device& Buffer::device() const noexcept {
+  return storage_->allocator()->device();
+}
+
+bool Buffer::is_read_only() const noexcept {
+  return is_allocated() && storage_->block().has(BlockFlags::kReadOnly);
+}
+bool Buffer::is_foreign() const noexcept {
+  return is_allocated() && storage_->block().has(BlockFlags::kForeign);
+}
+
+Result<Buffer> Buffer::view(std::size_t offset, std::size_t bytes) const {
+  // Written so that no sum can overflow.
+  if (storage_ == nullptr || bytes > bytes_ || offset > bytes_ - bytes)
+    return Error(Code::kInvalidView, Layer::kBuffer, "view at {} of {} bytes is outside the buffer's {} bytes", offset,
+                 bytes, bytes_);
+  const DTypeInfo& type = info(dtype_);
+  const bool whole = bytes % type.block_bytes == 0;
+  storage_->retain();
+  return Buffer(storage_, offset_ + offset, bytes, whole ? dtype_ : DType::kU8,
+                Shape{whole ? bytes / type.block_bytes * type.block_elements : bytes});
+}
+
+Result<Buffer> Buffer::view(std::size_t offset, DType dtype, const Shape& shape) const {
+  BERTH_TRY_ASSIGN(const std::size_t bytes, bytes_of(dtype, shape));
+  BERTH_TRY_ASSIGN(Buffer window, view(offset, bytes));
+  window.dtype_ = dtype;
+  window.shape_ = shape;
+  return window;
+}
+
+Result<Buffer> Buffer::slice_view(std::size_t offset, std::size_t elements) const {
+  if (elements > element_count())
+    return Error(Code::kInvalidView, Layer::kBuffer, "a slice of {} elements is outside the buffer's {}", elements,
+                 element_count());
+  return view(offset, dtype_, Shape{elements});
+}
+
+Result<Buffer> Buffer::with_shape(const Shape& shape) const {
+  BERTH_TRY_ASSIGN(const std::size_t elements, shape.element_count());
+  if (elements != element_count())
+    return Error(Code::kSizeMismatch, Layer::kBuffer, "a shape of {} elements for a buffer of {}", elements,
+                 element_count());
+  return view(0, dtype_, shape);
+}
+
+Result<void> Buffer::check_host(bool writes) const {
+  if (writes) BERTH_TRY(ensure_allocated());
+  if (!is_allocated())
+    return Error(Code::kNotAllocated, Layer::kBuffer,
+                 "a buffer of {} bytes has no memory yet: write to it or call ensure_allocated() first", bytes_);
+  const Block& block = storage_->block();
+  if (writes && block.has(BlockFlags::kReadOnly))
+    return Error(Code::kReadOnly, Layer::kBuffer,
+                 "{} bytes of read-only memory cannot be written: copy them into a buffer of their own", bytes_);
+  if (bytes_ == 0) return {};
+  if (!block.has(BlockFlags::kHostPointer))
+    return Error(Code::kNotCpuAccessible, Layer::kBuffer,
+                 "the host cannot reach these {} bytes of device memory: use copyout or copyin", bytes_);
+  return device().check_host_access(block, offset_, bytes_);
+}
+
+Result<void> Buffer::check_type(DType wanted, std::size_t alignment) const {
+  if (wanted != dtype_)
+    return Error::with_text(Code::kTypeMismatch, Layer::kBuffer,
+                            "the buffer holds " + std::string(name(dtype_)) + " and " + std::string(name(wanted)) +
+                                " was asked for: use view(0, dtype, shape) to reinterpret it");
+  const auto address = reinterpret_cast<std::uintptr_t>(storage_->block().host) + offset_;
+  if (bytes_ > 0 && address % alignment != 0)
+    return Error(Code::kMisaligned, Layer::kBuffer,
+                 "the window starts {} bytes past a multiple of {}, which the element type needs: copy it out",
+                 address % alignment, alignment);
+  return {};
+}
+
+Result<std::span<const std::byte>> Buffer::as_host_bytes() const {
+  BERTH_TRY(check_host(false));
+  return std::span<const std::byte>(bytes_ == 0 ? nullptr : storage_->block().host + offset_, bytes_);
+}
+
+Result<std::span<std::byte>> Buffer::as_host_bytes_mut() const {
+  BERTH_TRY(check_host(true));
+  return std::span<std::byte>(bytes_ == 0 ? nullptr : storage_->block().host + offset_, bytes_);
+}
+
+Result<Window> Buffer::window() const {
+  BERTH_TRY(ensure_allocated());
+  return Window{.block = storage_->block(), .offset = offset_, .bytes = bytes_, .owner = storage_, .device = &device()};
+}
+
+Result<void> Buffer::copyin(std::span<const std::byte> source) const {
+  if (source.size() != bytes_)
+    return Error(Code::kSizeMismatch, Layer::kBuffer, "{} bytes to copy into a buffer of {}", source.size(), bytes_);
+  BERTH_TRY_ASSIGN(const Window target, window());
+  if (target.block.has(BlockFlags::kHostTransfer) && !target.block.has(BlockFlags::kReadOnly)) {
+    BERTH_TRY(wait(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+    copy_host(target.block.host + offset_, source.data(), source.size());
+    return {};
+  }
+  BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
+  BERTH_TRY(queue->wait_for(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+  BERTH_TRY(queue->write(target, source));
+  return queue->finish();
+}
+
+Result<void> Buffer::copyout(std::span<std::byte> target) const {
+  if (target.size() != bytes_)
+    return Error(Code::kSizeMismatch, Layer::kBuffer, "a buffer of {} bytes to copy out to {}", bytes_, target.size());
+  if (!is_allocated())
+    return Error(Code::kNotAllocated, Layer::kBuffer, "a buffer of {} bytes has no contents yet: write to it first",
+                 bytes_);
+  BERTH_TRY_ASSIGN(const Window source, window());
+  if (source.block.has(BlockFlags::kHostTransfer)) {
+    BERTH_TRY(wait(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+    copy_host(target.data(), source.block.host + offset_, target.size());
+    return {};
+  }
+  BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
+  BERTH_TRY(queue->wait_for(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+  BERTH_TRY(queue->read(source, target));
+  return queue->finish();
+}
+
+Result<void> Buffer::copy_from(const Buffer& source) const {
+  if (source.bytes_ != bytes_)
+    return Error(Code::kSizeMismatch, Layer::kBuffer, "a buffer of {} bytes to copy into one of {}", source.bytes_,
+                 bytes_);
+  if (!source.is_allocated())
+    return Error(Code::kNotAllocated, Layer::kBuffer, "the source of {} bytes has no contents yet: write to it first",
+                 source.bytes_);
+  BERTH_TRY_ASSIGN(const Window to, window());
+  if (to.block.has(BlockFlags::kReadOnly))
+    return Error(Code::kReadOnly, Layer::kBuffer, "{} bytes of read-only memory cannot be the target of a copy",
+                 bytes_);
+  if (bytes_ == 0) return {};
+  // A side that the host may memcpy needs one transfer of the other side, and no staging.
+  if (to.block.has(BlockFlags::kHostTransfer)) {
+    BERTH_TRY(wait(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+    return source.copyout({to.block.host + offset_, bytes_});
+  }
+  BERTH_TRY_ASSIGN(const Window from, source.window());
+  if (from.block.has(BlockFlags::kHostTransfer)) {
+    BERTH_TRY(wait(Timepoint{source.storage_->last_use.load(std::memory_order_acquire)}));
+    return copyin({from.block.host + source.offset_, bytes_});
+  }
+  BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
+  if (device().reaches(source.device())) {
+    BERTH_TRY(queue->wait_for(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+    BERTH_TRY(queue->wait_for(Timepoint{source.storage_->last_use.load(std::memory_order_acquire)}));
+    BERTH_TRY(queue->copy(from, to));
+    return queue->finish();
+  }
+  BERTH_TRY_ASSIGN(const DevicePtr host, berth::device("CPU"));
+  BERTH_TRY_ASSIGN(const Buffer staging, Buffer::allocate(host, DType::kU8, {std::min(bytes_, kBounceBytes)},
+                                                          {.label = "copy between devices"}));
+  for (std::size_t at = 0; at < bytes_; at += staging.size()) {
+    const std::size_t count = std::min(staging.size(), bytes_ - at);
+    BERTH_TRY_ASSIGN(const std::span<std::byte> bytes, staging.as_host_bytes_mut());
+    BERTH_TRY_ASSIGN(const Buffer piece, source.view(at, count));
+    BERTH_TRY(piece.copyout(bytes.first(count)));
+    BERTH_TRY_ASSIGN(const Buffer target, view(at, count));
+    BERTH_TRY(target.copyin(bytes.first(count)));
+  }
+  return {};
+}
+
+Result<void> Buffer::synchronize() const {
+  if (storage_ == nullptr) return {};
+  return device().synchronize();
+}
+
+void* Buffer::as_raw_ptr() const noexcept {
+  if (!is_allocated()) {
+    std::fprintf(stderr, "berth: as_raw_ptr() on a buffer that is not allocated (id %llu, %zu bytes)\n",
+                 static_cast<unsigned long long>(id_), bytes_);
+    std::abort();
+  }
+  std::byte* host = storage_->block().host;
+  return host == nullptr ? nullptr : host + offset_;
+}
+
+std::uint64_t Buffer::native_handle() const noexcept {
+  return storage_->block().handle;
+}
+
+Result<Buffer> map_file(std::string_view path, std::size_t offset, std::size_t bytes) {
+  BERTH_TRY_ASSIGN(const Buffer whole, map_file(path));
+  return whole.view(offset, bytes);
+}
+
+Result<Buffer> map_file(std::string_view path) {
+  BERTH_TRY_ASSIGN(const DevicePtr disk, device("DISK:" + std::string(path)));
+  return Buffer::allocate(disk, DType::kU8, {disk->limits().total_bytes});
+}
+
+}  // namespace berth

@@ -1,0 +1,38 @@
+// The allocator behind one imported block: its release runs the importer's callback. It keeps the device
+// alive, and passes requests for further blocks on to it.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "berth/memory/device.h"
+
+namespace berth {
+
+class ImportAllocator final : public Allocator {
+ public:
+  ImportAllocator(DevicePtr device, std::function<void()> release)
+      : device_(std::move(device)), release_(std::move(release)) {}
+
+  Result<Block> allocate(const BlockSpec& spec) override { return device_->allocate(spec); }
+  void release(const Block& block, Timepoint last_use) noexcept override {
+    if (!block.has(BlockFlags::kForeign)) {
+      device_->release(block, last_use);  // a block that allocate() above gave out
+      return;
+    }
+    // The owner may reuse the memory as soon as it is told.
+    static_cast<void>(wait(last_use));
+    device_->forget_import(block);
+    device_->uncount_foreign(block.bytes);
+    if (release_) std::exchange(release_, nullptr)();
+  }
+  Device& device() noexcept override { return *device_; }
+  std::string_view name() const noexcept override { return "import"; }
+  void explain(OutOfMemory& report) const override { device_->explain(report); }
+
+ private:
+  DevicePtr device_;
+  std::function<void()> release_;
+};
+
+}  // namespace berth

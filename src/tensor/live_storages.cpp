@@ -1,0 +1,66 @@
+#include "tensor/live_storages.h"
+
+#ifndef NDEBUG
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "tensor/storage.h"
+
+namespace berth {
+namespace {
+
+struct Live {
+  std::mutex mutex;
+  Storage* first = nullptr;
+
+  Live() {
+    std::atexit([] {
+      if (const std::string report = live_report(); !report.empty())
+        std::fprintf(stderr, "berth: buffers alive at exit:\n%s", report.c_str());
+    });
+  }
+};
+
+// Never destroyed: static buffers may go after it would have.
+Live& live() {
+  static Live* const instance = new Live;
+  return *instance;
+}
+
+}  // namespace
+
+void note_live(Storage& storage) noexcept {
+  Live& list = live();
+  const std::lock_guard lock(list.mutex);
+  storage.next_live = list.first;
+  if (list.first != nullptr) list.first->previous_live = &storage;
+  list.first = &storage;
+}
+
+void note_gone(Storage& storage) noexcept {
+  Live& list = live();
+  const std::lock_guard lock(list.mutex);
+  if (storage.previous_live != nullptr)
+    storage.previous_live->next_live = storage.next_live;
+  else
+    list.first = storage.next_live;
+  if (storage.next_live != nullptr) storage.next_live->previous_live = storage.previous_live;
+}
+
+std::string live_report() {
+  Live& list = live();
+  const std::lock_guard lock(list.mutex);
+  std::string text;
+  for (const Storage* storage = list.first; storage != nullptr; storage = storage->next_live)
+    text += fmt::format("  {} \"{}\" made at {}:{}\n", format_bytes(storage->bytes()), storage->label().text(),
+                        storage->site().file_name(), storage->site().line());
+  return text;
+}
+
+}  // namespace berth
+
+#endif

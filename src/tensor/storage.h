@@ -1,0 +1,61 @@
+// One allocation, shared by handles. Allocation happens once: `state` goes lazy -> busy -> ready, readers load
+// it once, losers of the race sleep on it. Reference-counted; the last drop returns the block with the moment
+// of its last use. Storage objects are recycled a few to a thread, because making one would otherwise cost more
+// than a pool hit.
+#pragma once
+
+#include <atomic>
+#include <source_location>
+
+#include "berth/memory/allocator.h"
+#include "berth/memory/block.h"
+
+namespace berth {
+
+class Storage final : public BlockOwner {
+ public:
+  static Storage* make_lazy(AllocatorPtr allocator, const BlockSpec& spec, std::source_location site);
+  static Storage* make_ready(AllocatorPtr allocator, const Block& block, std::source_location site);
+
+  void retain() noexcept override { references_.fetch_add(1, std::memory_order_relaxed); }
+  void drop() noexcept override;
+  bool is_unique() const noexcept { return references_.load(std::memory_order_acquire) == 1; }
+
+  Result<void> ensure_allocated();
+  bool is_ready() const noexcept { return state_.load(std::memory_order_acquire) == State::kReady; }
+
+  // Requires: is_ready().
+  const Block& block() const noexcept { return block_; }
+  const AllocatorPtr& allocator() const noexcept { return allocator_; }
+  std::size_t bytes() const noexcept { return spec_.bytes; }
+  Name label() const noexcept { return spec_.label; }
+  std::uint64_t id() const noexcept { return id_; }
+  const std::source_location& site() const noexcept { return site_; }
+
+  static void* operator new(std::size_t bytes);
+  static void operator delete(void* memory) noexcept;
+
+#ifndef NDEBUG
+  Storage* previous_live = nullptr;
+  Storage* next_live = nullptr;
+#endif
+
+ private:
+  enum class State : std::uint32_t { kLazy, kBusy, kReady };
+
+  Storage(AllocatorPtr allocator, const BlockSpec& spec, std::source_location site);
+  ~Storage();
+
+  std::atomic<std::uint32_t> references_{1};
+  std::atomic<State> state_{State::kLazy};
+  Block block_;
+  BlockSpec spec_;
+  AllocatorPtr allocator_;
+  std::uint64_t id_;
+  std::source_location site_;
+};
+
+// Handles and storages draw from one process-wide counter that never repeats.
+std::uint64_t next_id() noexcept;
+
+}  // namespace berth

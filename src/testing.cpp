@@ -1,0 +1,150 @@
+#include "berth/testing.h"
+
+#include <fmt/format.h>
+
+#include "berth/memory/out_of_memory.h"
+#include "base/try.h"
+
+namespace berth {
+namespace {
+
+Result<void> survive(FaultPlan& plan) {
+  if (!plan.next_fails()) return {};
+  return Error(Code::kDriver, Layer::kDevice, "device call {} failed on purpose", plan.calls());
+}
+
+class FaultyQueue final : public Queue {
+ public:
+  FaultyQueue(Device& device, QueuePtr host, FaultPlanPtr plan)
+      : Queue(device), host_(std::move(host)), plan_(std::move(plan)) {}
+  ~FaultyQueue() override { close(); }
+
+ protected:
+  bool does_at_once() const noexcept override { return true; }
+  Result<void> do_write(const Window& target, std::span<const std::byte> source) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->write(bare(target), source);
+  }
+  Result<void> do_read(const Window& source, std::span<std::byte> target) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->read(bare(source), target);
+  }
+  Result<void> do_copy(const Window& source, const Window& target) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->copy(bare(source), bare(target));
+  }
+  Result<void> do_fill(const Window& target, std::uint8_t value) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->fill(bare(target), value);
+  }
+  Result<void> do_launch(const Kernel& kernel, std::span<const KernelArgument> arguments, const Grid& grid,
+                         std::span<const std::byte> constants) override {
+    BERTH_TRY(survive(*plan_));
+    std::vector<KernelArgument> on_host(arguments.begin(), arguments.end());
+    for (KernelArgument& argument : on_host) argument.window = bare(argument.window);
+    return host_->launch(kernel, on_host, grid, constants);
+  }
+  Result<void> do_submit(std::uint64_t value) override {
+    BERTH_TRY(survive(*plan_));
+    done_.store(value, std::memory_order_release);
+    return {};
+  }
+  Result<void> do_wait(std::uint64_t) override { return {}; }
+  std::uint64_t poll() noexcept override { return done_.load(std::memory_order_acquire); }
+
+ private:
+  // The host queue knows neither this device nor its owners.
+  static Window bare(Window window) {
+    window.owner = nullptr;
+    window.device = nullptr;
+    return window;
+  }
+
+  QueuePtr host_;
+  FaultPlanPtr plan_;
+  std::atomic<std::uint64_t> done_{0};
+};
+
+class FaultyDevice final : public Device {
+ public:
+  FaultyDevice(DevicePtr host, FaultPlanPtr plan)
+      : Device(DeviceKind::kCpu, "FAULTY", host->limits()), host_(std::move(host)), plan_(std::move(plan)) {}
+
+  Result<Kernel> make_kernel(const KernelSource& source) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->make_kernel(source);
+  }
+  Result<Block> import_block(const ForeignMemory& memory) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->import_block(memory);
+  }
+
+ protected:
+  Result<Block> allocate_block(const BlockSpec& spec) override {
+    if (plan_->next_fails()) return out_of_memory(OutOfMemory::Cause::kInjected, *this, spec);
+    return host_->allocate(spec);
+  }
+  void free_block(const Block& block, Timepoint) noexcept override { host_->release(block); }
+  Result<std::unique_ptr<Queue>> create_queue() override {
+    BERTH_TRY(survive(*plan_));
+    BERTH_TRY_ASSIGN(QueuePtr host, host_->make_queue());
+    return std::unique_ptr<Queue>(new FaultyQueue(*this, std::move(host), plan_));
+  }
+
+ private:
+  DevicePtr host_;
+  FaultPlanPtr plan_;
+};
+
+// What the round left behind, or nothing.
+std::string leaks_of(Device& device) {
+  const DeviceCounters counters = device.counters();
+  if (counters.live_count == 0) return "";
+  OutOfMemory holders;
+  device.explain(holders);
+  std::string text = fmt::format("leaked {} in {} blocks:", format_bytes(counters.live_bytes), counters.live_count);
+  for (const OutOfMemory::Holder& holder : holders.holders)
+    text += fmt::format(" \"{}\" {}", holder.label, format_bytes(holder.bytes));
+  return text;
+}
+
+}  // namespace
+
+DevicePtr faulty_device(FaultPlanPtr plan) {
+  return share_device(std::make_unique<FaultyDevice>(device("CPU").value(), std::move(plan)));
+}
+
+std::string SweepReport::to_string() const {
+  std::string text = fmt::format("{} rounds, {} problems", rounds, problems.size());
+  for (const std::string& problem : problems) text += "\n  " + problem;
+  return text;
+}
+
+SweepReport fail_each(const std::function<Result<void>(const DevicePtr&)>& scenario, const SweepOptions& options) {
+  SweepReport report;
+  for (std::uint64_t nth = 1; nth <= options.max_rounds; ++nth) {
+    report.rounds = nth;
+    const auto problem = [&](const std::string& text) {
+      report.problems.push_back(fmt::format("failing call {}: {}", nth, text));
+    };
+    const auto plan = std::make_shared<FaultPlan>();
+    const DevicePtr device = faulty_device(plan);
+    plan->fail_at(nth);
+    const Result<void> result = scenario(device);
+    const bool fired = plan->faults() > 0;
+    plan->fail_none();
+    if (!fired && !result) problem("no call failed, and yet: " + result.error().message());
+    if (auto waited = device->synchronize(); !waited) problem("the device does not come to rest");
+    if (const std::string leaks = leaks_of(*device); !leaks.empty()) problem(leaks);
+    if (device.use_count() > 1) problem("something still holds the device");
+    if (options.after) {
+      if (const auto works = options.after(device); !works) problem("afterwards: " + works.error().message());
+      if (const std::string leaks = leaks_of(*device); !leaks.empty()) problem("afterwards: " + leaks);
+    }
+    if (!fired) return report;
+  }
+  report.problems.push_back(fmt::format("a call still failed after {} rounds", options.max_rounds));
+  return report;
+}
+
+}  // namespace berth

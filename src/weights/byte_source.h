@@ -1,0 +1,57 @@
+// Where a parser reads from: a file by absolute offsets, or bytes in memory (tests, fuzzing). Parsers never
+// map what they parse: a file that shrinks under them is an Io error, not a signal. One thread at a time for
+// a MemorySource; a FileSource may be read by many.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "berth/base/result.h"
+
+namespace berth::formats {
+
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual std::uint64_t size() const noexcept = 0;
+  // Fills `into` from `offset`. InvalidData when that reaches past the end, Io when the system fails.
+  virtual Result<void> read(std::uint64_t offset, std::span<std::byte> into) const = 0;
+};
+
+class MemorySource final : public ByteSource {
+ public:
+  explicit MemorySource(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+  std::uint64_t size() const noexcept override { return bytes_.size(); }
+  Result<void> read(std::uint64_t offset, std::span<std::byte> into) const override;
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+// An open file, closed with the last owner. Move-only.
+class FileSource final : public ByteSource {
+ public:
+  // NotFound when there is no such file, Io otherwise.
+  static Result<FileSource> open(const std::string& path);
+  FileSource(FileSource&& other) noexcept
+      : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+  FileSource& operator=(FileSource&&) = delete;
+  ~FileSource() override;
+
+  std::uint64_t size() const noexcept override { return size_; }
+  Result<void> read(std::uint64_t offset, std::span<std::byte> into) const override;
+  int descriptor() const noexcept { return descriptor_; }
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  FileSource(std::string path, int descriptor, std::uint64_t size) noexcept
+      : path_(std::move(path)), descriptor_(descriptor), size_(size) {}
+  std::string path_;
+  int descriptor_;
+  std::uint64_t size_;
+};
+
+}  // namespace berth::formats

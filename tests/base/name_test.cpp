@@ -1,0 +1,37 @@
+#include "berth/base/name.h"
+
+#include <gtest/gtest.h>
+
+#include "berth/memory/label_counters.h"
+
+namespace berth {
+namespace {
+
+TEST(Names, AreEqualExactlyWhenTheirTextsAre) {
+  EXPECT_EQ(Name("weights"), Name(std::string("wei") + "ghts"));
+  EXPECT_FALSE(Name("weights") == Name("logits"));
+  EXPECT_EQ(Name("weights").text(), "weights");
+  EXPECT_FALSE(Name());
+  EXPECT_EQ(Name().text(), "");
+  EXPECT_EQ(Name(""), Name());
+  EXPECT_EQ(Name::from_id(Name("x").id()), Name("x"));
+}
+
+TEST(LabelCounters, GroupLabelsThatDifferInTheirLastNumber) {
+  LabelCounters counters;
+  for (int i = 0; i < 12; ++i) counters.add(Name("kv-cache " + std::to_string(i)).id(), 32);
+  counters.add(Name("logits").id(), 61);
+  counters.add(0, 5);
+  counters.add(Name("gone").id(), 1000);
+  counters.remove(Name("gone").id(), 1000);
+  const auto holders = counters.holders();
+  ASSERT_EQ(holders.size(), 3u);
+  EXPECT_EQ(holders[0].label, "kv-cache 0..11");
+  EXPECT_EQ(holders[0].bytes, 384u);
+  EXPECT_EQ(holders[0].count, 12u);
+  EXPECT_EQ(holders[1].label, "logits");
+  EXPECT_EQ(holders[2].label, "(no label)");
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "berth/tensor/buffer.h"
+#include "support/support.h"
+
+namespace berth {
+namespace {
+
+using test::counting_bytes;
+using test::fails_with;
+using test::TemporaryFolder;
+
+TEST(Disk, MapsAFileRegionAtAnyByteOffsetWithoutCopying) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(10'000));
+  const Buffer region = map_file(path, 4097, 3).value();
+  const auto bytes = region.as_host_bytes().value();
+  EXPECT_EQ(bytes[0], static_cast<std::byte>(4097));
+  EXPECT_EQ(bytes.size(), 3u);
+  EXPECT_EQ(region.device().kind(), DeviceKind::kDisk);
+  EXPECT_EQ(region.device().limits().total_bytes, 10'000u);
+}
+
+TEST(Disk, ReadsTypedElementsInPlaceOnlyWhereTheyAreAligned) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(64));
+  const Buffer whole = map_file(path).value();
+  EXPECT_EQ(whole.view(4, u32, {1}).value().item<std::uint32_t>().value(), 0x07060504u);
+  EXPECT_TRUE(fails_with(whole.view(5, u32, {1}).value().item<std::uint32_t>(), Code::kMisaligned));
+}
+
+TEST(Disk, RefusesRegionsPastTheEnd) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(100));
+  EXPECT_TRUE(fails_with(map_file(path, 90, 11), Code::kInvalidView));
+  EXPECT_TRUE(map_file(path, 90, 10));
+  const auto refused = Buffer::allocate(device("DISK:" + path).value(), u8, {101});
+  EXPECT_TRUE(fails_with(refused, Code::kInvalidArgument));
+  EXPECT_NE(refused.error().message().find("has 100 bytes and 101 were asked for"), std::string::npos);
+}
+
+TEST(Disk, IsReadOnly) {
+  const TemporaryFolder folder;
+  const Buffer file = map_file(folder.write("file", counting_bytes(100))).value();
+  EXPECT_TRUE(file.is_read_only());
+  EXPECT_TRUE(fails_with(file.as_host_bytes_mut(), Code::kReadOnly));
+  EXPECT_TRUE(fails_with(file.copyin(counting_bytes(100)), Code::kReadOnly));
+  const Buffer other = Buffer::allocate(device("CPU").value(), u8, {100}, {.zero = true}).value();
+  EXPECT_TRUE(fails_with(file.copy_from(other), Code::kReadOnly));
+}
+
+TEST(Disk, CopiesToTheCpuSmallAndLarge) {
+  const TemporaryFolder folder;
+  for (const std::size_t bytes : {std::size_t{100}, (std::size_t{9} << 20) + 5}) {
+    const auto contents = counting_bytes(bytes);
+    const Buffer file = map_file(folder.write("file", contents), 3, bytes - 3).value();
+    const Buffer copy = Buffer::lazy(device("CPU").value(), u8, {bytes - 3}).value();
+    ASSERT_TRUE(copy.copy_from(file));
+    EXPECT_EQ(std::memcmp(copy.as_raw_ptr(), contents.data() + 3, bytes - 3), 0);
+  }
+}
+
+TEST(Disk, CopiesBetweenTwoFilesViewsOnlyThroughTheHost) {
+  const TemporaryFolder folder;
+  const Buffer a = map_file(folder.write("a", counting_bytes(100))).value();
+  Queue* queue = a.device().default_queue().value();
+  const Buffer cpu = Buffer::allocate(device("CPU").value(), u8, {100}).value();
+  EXPECT_TRUE(fails_with(queue->copy(a.window().value(), cpu.window().value()), Code::kUnsupported));
+}
+
+TEST(Disk, GivesAnErrorAndNoSignalWhenTheFileShrinksUnderTheMapping) {
+  const TemporaryFolder folder;
+  for (const std::size_t bytes : {std::size_t{20'000}, std::size_t{9} << 20}) {
+    const std::string path = folder.write("file" + std::to_string(bytes), counting_bytes(bytes));
+    const Buffer file = map_file(path).value();
+    std::filesystem::resize_file(path, 5000);
+    std::vector<std::byte> out(bytes);
+    const auto copied = file.copyout(out);
+    ASSERT_TRUE(fails_with(copied, Code::kIo));
+    EXPECT_NE(copied.error().message().find("shrank"), std::string::npos);
+    EXPECT_TRUE(fails_with(file.as_host_bytes(), Code::kIo));
+    EXPECT_TRUE(file.view(0, 5000).value().as_host_bytes());
+    const Buffer copy = Buffer::allocate(device("CPU").value(), u8, {bytes}).value();
+    EXPECT_TRUE(fails_with(copy.copy_from(file), Code::kIo));
+  }
+}
+
+TEST(Disk, LooksAtTheFilesSizeAtEveryHostAccess) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(20'000));
+  const Buffer file = map_file(path).value();
+  ASSERT_TRUE(file.as_host_bytes());
+  std::filesystem::resize_file(path, 5000);
+  EXPECT_TRUE(fails_with(file.as_host_bytes(), Code::kIo));
+  std::filesystem::resize_file(path, 20'000);
+  EXPECT_TRUE(file.as_host_bytes());
+}
+TEST(Disk, SaysWhyAPathCannotBeOpened) {
+  const TemporaryFolder folder;
+  const auto absent = device("DISK:" + folder.path().string() + "/absent");
+  ASSERT_TRUE(fails_with(absent, Code::kIo));
+  EXPECT_NE(absent.error().message().find("No such file"), std::string::npos);
+  EXPECT_TRUE(fails_with(device("DISK:" + folder.path().string()), Code::kIo));
+  EXPECT_TRUE(fails_with(device("DISK:"), Code::kInvalidArgument));
+}
+
+TEST(Disk, MapsAnEmptyFile) {
+  const TemporaryFolder folder;
+  const Buffer empty = map_file(folder.write("empty", {})).value();
+  EXPECT_EQ(empty.size(), 0u);
+  EXPECT_TRUE(empty.as_host_bytes().value().empty());
+}
+
+TEST(Disk, ReportsAMapThatTheSystemRefuses) {
+  const TemporaryFolder folder;
+  const DevicePtr disk = device("DISK:" + folder.write("file", counting_bytes(8192))).value();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit none{.rlim_cur = 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+  const auto refused = disk->allocate({.bytes = 8192});
+  setrlimit(RLIMIT_AS, &before);
+  EXPECT_TRUE(fails_with(refused, Code::kIo));
+}
+
+}  // namespace
+}  // namespace berth
