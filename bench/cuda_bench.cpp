@@ -62,7 +62,7 @@ int main() {
   const DevicePtr gpu = device("CUDA:0").value();
   const std::vector<float> host(1024, 1.0f);
   std::vector<float> back(1024);
-  const auto cached = pool(gpu);
+  const auto cached = make_caching_pool(gpu);
   const QueuePtr queue = gpu->make_queue().value();
   const QueuePtr other = gpu->make_queue().value();
   const Buffer buffer = Buffer::allocate(gpu, f32, {1024}).value();

@@ -50,7 +50,7 @@ void must(const auto& result) {
 // One side's allocate and release, for blocks that are held for a while, and a pair of both, as a program writes it.
 struct BerthSide {
   using Held = berth::Block;
-  berth::Pool& pool;
+  berth::CachingPool& pool;
   berth::Result<berth::Block> allocate_touched(std::size_t bytes) const {
     auto block = pool.allocate({.bytes = bytes});
     must(block);
@@ -170,7 +170,7 @@ std::string file_path() {
 Figures measure_berth() {
   Figures figures;
   const auto cpu = berth::device("CPU").value();
-  const auto pool = berth::pool(cpu);
+  const auto pool = berth::make_caching_pool(cpu);
   measure_allocator(BerthSide{*pool}, "", figures);
 
   const auto buffer = berth::Buffer::allocate(pool, berth::f32, {1024, 1024}).value();
@@ -371,7 +371,7 @@ int run_table(const std::string& self) {
       {"pool pair 1 MiB", ours["pair 1 MiB"], of_peers("pair 1 MiB"), 4.0,
        "the hit costs the same at every size; the peer's own fast path sets the ratio"},
       {"mixed 256 B-4 MiB, 256 live", ours["mixed"], of_peers("mixed"), 2.0,
-       "look for misses in Pool::counters(): a larger max_cached_bytes turns them into hits"},
+       "look for misses in CachingPool::counters(): a larger max_cached_bytes turns them into hits"},
       {"the same, 2 threads", ours["mixed, 2 threads"], of_peers("mixed, 2 threads"), 1.0,
        "two threads on fewer than two free cores measure the scheduler"},
       {"fresh 256 MiB, filled", ours["fresh 256 MiB"], of_peers("fresh 256 MiB"), 3.0,

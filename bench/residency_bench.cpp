@@ -3,7 +3,7 @@
 //   Marks and steps: what a pair of add and remove costs when many come between two submits, what a commit costs when
 //   there are many members and one of them is new, and what a pool's reset costs when it has many buffers and few are
 //   used.
-//   METAL: commits, fresh allocations, messages and locks a token of a decode-like loop through a BufferPool, counted
+//   METAL: commits, fresh allocations, messages and locks a token of a decode-like loop through a StepBuffers, counted
 //   by the double of Metal where this build has it. Those are counts and no times: the double's speed says nothing of a
 //   GPU.
 // Usage: residency_bench [MIB]     the size of the CPU's buffer, 1024 by default
@@ -165,7 +165,7 @@ void bench_marks() {
   };
   compare("a commit of one block, with 100 and with 100,000 members", commit(100), commit(100'000));
   const auto reset = [](std::size_t free) {
-    BufferPool pool(cpu::open().value());
+    StepBuffers pool(cpu::open().value());
     for (std::size_t i = 0; i < free; ++i) pool.allocate(u8, {64}).value();
     pool.reset();
     std::vector<Buffer> step(100);
@@ -191,7 +191,7 @@ void bench_metal() {
   const DevicePtr gpu = device("METAL").value();
   const QueuePtr queue = gpu->make_queue().value();
   const Kernel kernel = gpu->make_kernel({.code = std::as_bytes(std::span(kSource)), .entry = "scale"}).value();
-  BufferPool pool(gpu);
+  StepBuffers pool(gpu);
   fmt::print("\nMETAL, on the double: a decode loop of {} allocations a token, each launched on once\n\n",
              kAllocations);
   fmt::print("  {:>6} {:>9} {:>9} {:>16} {:>16} {:>16} {:>14} {:>16}\n", "token", "commits", "fresh", "residency msgs",

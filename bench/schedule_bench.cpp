@@ -150,21 +150,21 @@ struct FlowGraph {
 bool compare_overhead() {
   bool no_higher = true;
   fmt::print("overhead for each step, ns (best / median of many runs, taken in turn)\n");
-  fmt::print("{:<24}{:>8}{:>8}{:>7}   {:>17}   {:>17}   {:>6}\n", "steps", "count", "edges", "lanes", "Berth schedule",
+  fmt::print("{:<24}{:>8}{:>8}{:>7}   {:>17}   {:>17}   {:>6}\n", "steps", "count", "edges", "workers", "Berth schedule",
              "TBB flow graph", "ratio");
   for (const Shape& shape : {chain(10000), apart(10000), fan(10000), wavefront(100), layered(500, 20)})
-    for (const std::uint32_t lanes : {1u, 2u}) {
+    for (const std::uint32_t workers : {1u, 2u}) {
       std::size_t sink = 0;
       const berth::Schedule schedule = make_schedule(shape, sink);
       // Each in an arena of as many threads, so that both have the same.
-      tbb::task_arena arena(static_cast<int>(lanes));
+      tbb::task_arena arena(static_cast<int>(workers));
       std::unique_ptr<FlowGraph> flow;
       arena.execute([&] { flow = std::make_unique<FlowGraph>(shape, sink); });
       const auto [ours, theirs] =
-          compare([&] { schedule.run({.lanes = lanes}).value(); }, [&] { arena.execute([&] { flow->run(); }); });
+          compare([&] { schedule.run({.workers = workers}).value(); }, [&] { arena.execute([&] { flow->run(); }); });
       const double scale = 1e9 / static_cast<double>(shape.steps);
       fmt::print("{:<24}{:>8}{:>8}{:>7}   {:>7.1f} / {:>7.1f}   {:>7.1f} / {:>7.1f}   {:>5.2f}x\n", shape.name,
-                 shape.steps, schedule.edge_count(), lanes, ours.best * scale, ours.median * scale, theirs.best * scale,
+                 shape.steps, schedule.edge_count(), workers, ours.best * scale, ours.median * scale, theirs.best * scale,
                  theirs.median * scale, theirs.median / ours.median);
       no_higher = no_higher && ours.median <= theirs.median;
       arena.execute([&] { flow.reset(); });

@@ -24,7 +24,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
 }
 
 struct TlsfHeap {
-  berth::Tlsf heap = berth::Tlsf::create(kCapacity).value();
+  berth::OffsetAllocator heap = berth::OffsetAllocator::make(kCapacity).value();
   std::uint64_t allocate(std::uint64_t bytes) {
     const auto offset = heap.allocate(bytes);
     return offset ? *offset : kNone;

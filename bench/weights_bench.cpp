@@ -200,7 +200,7 @@ void run_here(Bench& bench) {
       return 0;
     });
     Bench::add(loading, "berth", [=] { return berth::open_weights(path).value().load_all(cpu).value(); });
-    const auto pool = berth::pool(cpu, {.max_cached_bytes = 2 * kBytes});
+    const auto pool = berth::make_caching_pool(cpu, {.max_cached_bytes = 2 * kBytes});
     Bench::add(loading, "berth, memory of the round before (a pool)",
                [=] { return berth::open_weights(path).value().load_all(pool).value(); });
     bench.measure_in_turns(fmt::format("load {}", kind), loading);

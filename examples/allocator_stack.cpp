@@ -8,8 +8,8 @@
 
 int main() {
   auto cpu = berth::device("CPU").value();
-  auto cache = berth::pool(cpu);                                           // keeps what comes back
-  auto counted = berth::stats(berth::limit(cache, std::size_t{8} << 20));  // counts, and stops at 8 MiB
+  auto cache = berth::make_caching_pool(cpu);                                           // keeps what comes back
+  auto counted = berth::make_statistics(berth::make_limit(cache, std::size_t{8} << 20));  // counts, and stops at 8 MiB
 
   for (int step = 0; step < 100; ++step)  // one trip to the system, 99 hits
     auto scratch = berth::Buffer::allocate(counted, berth::f32, {256, 1024}, {.label = "scratch"}).value();

@@ -19,8 +19,8 @@ void bind_allocators(nb::module_& module) {
       .def("trim", &Allocator::trim, nb::arg("keep_bytes") = 0, "Gives cached memory back; returns how many bytes.")
       .def("__repr__", [](const Allocator& self) { return "<berth.Allocator " + std::string(self.name()) + ">"; });
 
-  nb::class_<Pool, Allocator>(
-      module, "Pool",
+  nb::class_<CachingPool, Allocator>(
+      module, "CachingPool",
       "A caching allocator. Make one with berth.pool().\n\n"
       ">>> import berth\n"
       ">>> pool = berth.pool('CPU')\n"
@@ -29,8 +29,8 @@ void bind_allocators(nb::module_& module) {
       "(True, True, 0)")
       .def(
           "counters",
-          [](const Pool& self) {
-            const PoolCounters counters = self.counters();
+          [](const CachingPool& self) {
+            const CachingPoolCounters counters = self.counters();
             nb::dict all;
             all["live_bytes"] = counters.live_bytes;
             all["live_count"] = counters.live_count;
@@ -51,18 +51,18 @@ void bind_allocators(nb::module_& module) {
       .def_prop_ro("limit_bytes", &Limit::limit_bytes)
       .def_prop_ro("live_bytes", &Limit::live_bytes)
       .def_prop_ro("peak_bytes", &Limit::peak_bytes);
-  nb::class_<Stats, Allocator>(
-      module, "Stats",
+  nb::class_<Statistics, Allocator>(
+      module, "Statistics",
       "Counts what passes through. Make one with berth.stats().\n\n"
       ">>> import berth\n"
       ">>> stats = berth.stats('CPU')\n"
       ">>> berth.Buffer(600, 'u8', stats).release()\n"
-      ">>> stats.snapshot()['allocations'], stats.snapshot()['peak_bytes'], stats.snapshot()['live_bytes']\n"
+      ">>> stats.counters()['allocations'], stats.counters()['peak_bytes'], stats.counters()['live_bytes']\n"
       "(1, 600, 0)")
       .def(
           "snapshot",
-          [](const Stats& self) {
-            const AllocationStats stats = self.snapshot();
+          [](const Statistics& self) {
+            const StatisticsCounters stats = self.counters();
             nb::dict all;
             all["live_bytes"] = stats.live_bytes;
             all["live_count"] = stats.live_count;
@@ -78,7 +78,7 @@ void bind_allocators(nb::module_& module) {
   module.def(
       "pool",
       [](nb::handle inner, std::size_t max_cached_bytes, std::size_t budget) {
-        return pool(allocator_from(inner), {.max_cached_bytes = max_cached_bytes, .budget = budget});
+        return make_caching_pool(allocator_from(inner), {.max_cached_bytes = max_cached_bytes, .budget = budget});
       },
       nb::arg("inner") = "CPU", nb::kw_only(), nb::arg("max_cached_bytes") = std::size_t{256} << 20,
       nb::arg("budget") = 0,
@@ -91,7 +91,7 @@ void bind_allocators(nb::module_& module) {
       ">>> pool.counters()['hits'], pool.counters()['misses']\n"
       "(2, 1)");
   module.def(
-      "limit", [](nb::handle inner, std::size_t bytes) { return limit(allocator_from(inner), bytes); },
+      "limit", [](nb::handle inner, std::size_t bytes) { return make_limit(allocator_from(inner), bytes); },
       nb::arg("inner"), nb::arg("bytes"),
       "An allocator that refuses to go past `bytes`.\n\n"
       ">>> import berth\n"
@@ -102,12 +102,12 @@ void bind_allocators(nb::module_& module) {
       "...     print(error.code)\n"
       "OutOfMemory");
   module.def(
-      "stats", [](nb::handle inner) { return stats(allocator_from(inner)); }, nb::arg("inner") = "CPU",
+      "stats", [](nb::handle inner) { return make_statistics(allocator_from(inner)); }, nb::arg("inner") = "CPU",
       "An allocator that counts what passes through.\n\n"
       ">>> import berth\n"
       ">>> stats = berth.stats(berth.pool('CPU'))\n"
       ">>> with berth.Buffer(100, 'u8', stats):\n"
-      "...     stats.snapshot()['live_count']\n"
+      "...     stats.counters()['live_count']\n"
       "1");
 }
 

@@ -103,7 +103,7 @@ PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buff
 std::string describe(const Buffer& buffer) {
   if (buffer.id() == 0) return "<berth.Buffer released>";
   const std::string_view label = buffer.label().text();
-  return fmt::format("<berth.Buffer {}{} on {}, {}{}{}{}{}>", name(buffer.dtype()), buffer.shape().to_string(),
+  return fmt::format("<berth.Buffer {}{} on {}, {}{}{}{}{}>", to_string(buffer.dtype()), buffer.shape().to_string(),
                      buffer.device().name(), format_bytes(buffer.size()), buffer.is_allocated() ? "" : ", lazy",
                      buffer.is_read_only() ? ", read-only" : "", buffer.is_foreign() ? ", foreign" : "",
                      label.empty() ? "" : fmt::format(", label \"{}\"", label));
@@ -231,7 +231,7 @@ void bind_buffer(nb::module_& module) {
       .def_prop_ro(
           "storage_id", [](const Buffer& self) { return self.storage_id(); }, "Equal for all views of one storage.")
       .def_prop_ro(
-          "dtype", [](const Buffer& self) { return std::string(name(self.dtype())); }, "Such as 'f32'.")
+          "dtype", [](const Buffer& self) { return std::string(to_string(self.dtype())); }, "Such as 'f32'.")
       .def_prop_ro(
           "shape", [](const Buffer& self) { return shape_tuple(self.shape()); },
           nb::sig("def shape(self) -> tuple[int, ...]"), "Extents, outermost first.")
@@ -376,7 +376,7 @@ void bind_buffer(nb::module_& module) {
       "dtypes",
       [] {
         nb::list names;
-        for (std::size_t i = 0; i < kDTypeCount; ++i) names.append(std::string(name(static_cast<DType>(i))));
+        for (std::size_t i = 0; i < kDTypeCount; ++i) names.append(std::string(to_string(static_cast<DType>(i))));
         return names;
       },
       nb::sig("def dtypes() -> list[str]"),

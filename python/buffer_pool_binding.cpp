@@ -4,10 +4,10 @@
 namespace berth::python {
 
 void bind_buffer_pool(nb::module_& module) {
-  nb::class_<BufferPool>(module, "BufferPool",
+  nb::class_<StepBuffers>(module, "StepBuffers",
                          "Buffers for steps that repeat: powers of two, last in first out, all back at once.\n\n"
                          ">>> import berth\n"
-                         ">>> pool = berth.BufferPool()\n"
+                         ">>> pool = berth.StepBuffers()\n"
                          ">>> for _ in range(3):\n"
                          "...     scratch = pool.allocate((100,), 'f32')\n"
                          "...     del scratch\n"
@@ -15,26 +15,26 @@ void bind_buffer_pool(nb::module_& module) {
                          ">>> pool.counters()['fresh'], pool.counters()['reused']\n"
                          "(1, 2)")
       .def(
-          "__init__", [](BufferPool* self, nb::handle where) { new (self) BufferPool(allocator_from(where)); },
+          "__init__", [](StepBuffers* self, nb::handle where) { new (self) StepBuffers(allocator_from(where)); },
           nb::arg("device") = "CPU")
       .def(
           "allocate",
-          [](BufferPool& self, nb::handle shape, nb::handle dtype, bool zero) {
+          [](StepBuffers& self, nb::handle shape, nb::handle dtype, bool zero) {
             return self.allocate(dtype_from(dtype), shape_from(shape), {.zero = zero}).value();
           },
           nb::arg("shape"), nb::arg("dtype") = "f32", nb::kw_only(), nb::arg("zero") = false)
       .def(
-          "release", [](BufferPool& self, const Buffer& buffer) { self.release(buffer).value(); }, nb::arg("buffer"),
+          "release", [](StepBuffers& self, const Buffer& buffer) { self.release(buffer).value(); }, nb::arg("buffer"),
           "Takes a buffer back; ValueError if it is not this pool's or was returned before.")
-      .def("reset", &BufferPool::reset, "Takes everything back at the end of a step.")
-      .def("clear", &BufferPool::clear, "reset(), and lets go of all memory.")
+      .def("reset", &StepBuffers::reset, "Takes everything back at the end of a step.")
+      .def("clear", &StepBuffers::clear, "reset(), and lets go of all memory.")
       .def(
-          "register_existing", [](BufferPool& self, const Buffer& buffer) { self.register_existing(buffer).value(); },
+          "register_existing", [](StepBuffers& self, const Buffer& buffer) { self.register_existing(buffer).value(); },
           nb::arg("buffer"), "Puts a buffer from elsewhere under the device's residency.")
       .def(
           "counters",
-          [](const BufferPool& self) {
-            const BufferPoolCounters counters = self.counters();
+          [](const StepBuffers& self) {
+            const StepBuffersCounters counters = self.counters();
             nb::dict all;
             all["fresh"] = counters.fresh;
             all["reused"] = counters.reused;

@@ -23,7 +23,7 @@ void set_error(const Error& error) {
   if (PyErr_Occurred() != nullptr) return;
   const std::string text = error.message();
   const nb::object made = nb::handle(exception_type(error))(text.c_str());
-  const std::string code(code_name(error.code()));
+  const std::string code(to_string(error.code()));
   made.attr("code") = code.c_str();
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
 }

@@ -43,7 +43,7 @@ nb::list lifetimes_of(const Schedule& schedule) {
     row["last"] = life.last;
     row["alignment"] = life.alignment;
     row["pinned"] = life.pinned;
-    row["lane"] = life.lane;
+    row["worker"] = life.worker;
     row["label"] = life.label;
     if (life.alias) row["alias"] = nb::make_tuple(life.alias->node, life.alias->offset);
     if (life.reuse_in_place) row["reuse_in_place"] = *life.reuse_in_place;
@@ -74,7 +74,7 @@ void bind_schedule(nb::module_& module) {
                       ">>> arena.buffer(node.id).tobytes()\n"
                       "b'\\x00\\x00\\x00\\x00'")
       .def_ro("step", &StepRun::step)
-      .def_ro("lane", &StepRun::lane)
+      .def_ro("worker", &StepRun::worker)
       .def("node", [](const StepRun& self, Node node) {
         if (node.id >= self.nodes.size()) throw nb::index_error("no such node in the arena this schedule is bound to");
         return self.nodes[node.id];
@@ -121,10 +121,10 @@ void bind_schedule(nb::module_& module) {
           "The same steps with every node in the arena.")
       .def(
           "run",
-          [](const Schedule& self, std::uint32_t lanes, bool check_overlaps) {
-            released([&] { return self.run({.lanes = lanes, .check_overlaps = check_overlaps}); }).value();
+          [](const Schedule& self, std::uint32_t workers, bool check_overlaps) {
+            released([&] { return self.run({.workers = workers, .check_overlaps = check_overlaps}); }).value();
           },
-          nb::arg("lanes") = 0, nb::arg("check_overlaps") = false,
+          nb::arg("workers") = 0, nb::arg("check_overlaps") = false,
           "Runs all steps, in parallel where their bytes allow, and waits. A failing step's error comes out here.");
 
   nb::class_<ScheduleBuilder>(

@@ -16,7 +16,7 @@ nb::list lifetimes_of(const Recording& recording) {
   };
   std::vector<Life> lives(recording.blocks);
   for (std::size_t at = 0; at < recording.events.size(); ++at) {
-    const TraceEvent& event = recording.events[at];
+    const RecordedEvent& event = recording.events[at];
     if (event.is_free)
       lives[event.block].last = at;
     else
@@ -27,7 +27,7 @@ nb::list lifetimes_of(const Recording& recording) {
   return all;
 }
 
-nb::dict event_dict(const Recording& recording, const TraceEvent& event) {
+nb::dict event_dict(const Recording& recording, const RecordedEvent& event) {
   nb::dict row;
   row["kind"] = event.is_free ? "free" : "allocate";
   row["time_ns"] = event.time_ns;
@@ -43,7 +43,7 @@ nb::dict event_dict(const Recording& recording, const TraceEvent& event) {
 }  // namespace
 
 void bind_trace(nb::module_& module) {
-  nb::class_<Trace, Allocator>(module, "Trace",
+  nb::class_<Recorder, Allocator>(module, "Recorder",
                                "Records every allocation and free to a file. Made by berth.trace().\n\n"
                                ">>> import berth, tempfile, os\n"
                                ">>> path = os.path.join(tempfile.mkdtemp(), 'run.trace')\n"
@@ -53,21 +53,21 @@ void bind_trace(nb::module_& module) {
                                ">>> os.path.getsize(path) > 0\n"
                                "True")
       .def(
-          "flush", [](Trace& self) { released([&] { return self.flush(); }).value(); },
+          "flush", [](Recorder& self) { released([&] { return self.flush(); }).value(); },
           "Writes what is buffered; OSError if a write failed, now or before.")
       .def(
-          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Trace"))
+          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Recorder"))
       .def(
-          "__exit__", [](Trace& self, nb::args) { released([&] { return self.flush(); }).value(); },
+          "__exit__", [](Recorder& self, nb::args) { released([&] { return self.flush(); }).value(); },
           nb::sig("def __exit__(self, *args: object) -> None"));
 
   nb::class_<Recording>(module, "Recording",
-                        "A trace that was read: its events in order. Made by berth.read_trace().\n\n"
+                        "A trace that was read: its events in order. Made by berth.read_recording().\n\n"
                         ">>> import berth, tempfile, os\n"
                         ">>> path = os.path.join(tempfile.mkdtemp(), 'run.trace')\n"
                         ">>> with berth.trace(path) as recorder:\n"
                         "...     berth.Buffer(100, 'u8', recorder).release()\n"
-                        ">>> recording = berth.read_trace(path)\n"
+                        ">>> recording = berth.read_recording(path)\n"
                         ">>> [event['kind'] for event in recording], recording.blocks, recording.lifetimes()\n"
                         "(['allocate', 'free'], 1, [(100, 0, 1)])")
       .def("__len__", [](const Recording& self) { return self.events.size(); })
@@ -90,7 +90,7 @@ void bind_trace(nb::module_& module) {
           "replay",
           [](const Recording& self, nb::handle where) {
             const AllocatorPtr allocator = allocator_from(where);
-            const ReplayReport report = released([&] { return replay(self, *allocator); });
+            const RecordingReport report = released([&] { return run_recording(self, *allocator); });
             nb::dict all;
             all["peak_live_bytes"] = report.peak_live_bytes;
             all["peak_held_bytes"] = report.peak_held_bytes;
@@ -107,10 +107,10 @@ void bind_trace(nb::module_& module) {
       });
 
   module.def(
-      "_trace", [](nb::handle inner, const std::string& path) { return trace(allocator_from(inner), path).value(); },
+      "_trace", [](nb::handle inner, const std::string& path) { return make_recorder(allocator_from(inner), path).value(); },
       nb::arg("inner"), nb::arg("path"));
   module.def(
-      "_read_trace", [](const std::string& path) { return released([&] { return read_trace(path); }).value(); },
+      "_read_trace", [](const std::string& path) { return released([&] { return read_recording(path); }).value(); },
       nb::arg("path"));
 }
 

@@ -234,7 +234,7 @@ void bind_weights(nb::module_& module) {
             const TensorInfo* info = self.find(name);
             if (info == nullptr) no_tensor(self, name);
             nb::dict all;
-            all["dtype"] = std::string(berth::name(info->dtype));
+            all["dtype"] = std::string(berth::to_string(info->dtype));
             all["shape"] = shape_of(*info);
             all["offset"] = info->offset;
             all["nbytes"] = info->bytes;
@@ -251,7 +251,7 @@ void bind_weights(nb::module_& module) {
             return all;
           },
           nb::sig("def metadata(self) -> dict[str, object]"), "All metadata as Python values.")
-      .def_prop_ro("format", [](const WeightFile& self) { return std::string(name(self.format())); })
+      .def_prop_ro("format", [](const WeightFile& self) { return std::string(to_string(self.format())); })
       .def_prop_ro(
           "files",
           [](const WeightFile& self) { return std::vector<std::string>(self.files().begin(), self.files().end()); })
@@ -287,7 +287,7 @@ void bind_weights(nb::module_& module) {
           nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__repr__", [](const WeightFile& self) {
         if (self.files().empty()) return std::string("<berth.WeightFile closed>");
-        return fmt::format("<berth.WeightFile {} {}, {} tensors, {}>", name(self.format()), self.files()[0],
+        return fmt::format("<berth.WeightFile {} {}, {} tensors, {}>", to_string(self.format()), self.files()[0],
                            self.tensors().size(), format_bytes(self.total_bytes()));
       });
 

@@ -8,19 +8,19 @@
 namespace berth {
 namespace {
 
-Result<void> survive(FaultPlan& plan) {
+Result<void> survive(FaultTrigger& plan) {
   if (!plan.next_fails()) return {};
   return Error(Code::kDriver, Layer::kDevice, "device call {} failed on purpose", plan.calls());
 }
 
 class FaultyQueue final : public Queue {
  public:
-  FaultyQueue(Device& device, QueuePtr host, FaultPlanPtr plan)
+  FaultyQueue(Device& device, QueuePtr host, FaultTriggerPtr plan)
       : Queue(device), host_(std::move(host)), plan_(std::move(plan)) {}
   ~FaultyQueue() override { close(); }
 
  protected:
-  bool does_at_once() const noexcept override { return true; }
+  bool executes_at_once() const noexcept override { return true; }
   Result<void> do_write(const Window& target, std::span<const std::byte> source) override {
     BERTH_TRY(survive(*plan_));
     return host_->write(bare(target), source);
@@ -61,13 +61,13 @@ class FaultyQueue final : public Queue {
   }
 
   QueuePtr host_;
-  FaultPlanPtr plan_;
+  FaultTriggerPtr plan_;
   std::atomic<std::uint64_t> done_{0};
 };
 
 class FaultyDevice final : public Device {
  public:
-  FaultyDevice(DevicePtr host, FaultPlanPtr plan)
+  FaultyDevice(DevicePtr host, FaultTriggerPtr plan)
       : Device(DeviceKind::kCpu, "FAULTY", host->limits()), host_(std::move(host)), plan_(std::move(plan)) {}
 
   Result<Kernel> make_kernel(const KernelSource& source) override {
@@ -93,7 +93,7 @@ class FaultyDevice final : public Device {
 
  private:
   DevicePtr host_;
-  FaultPlanPtr plan_;
+  FaultTriggerPtr plan_;
 };
 
 // What the round left behind, or nothing.
@@ -110,7 +110,7 @@ std::string leaks_of(Device& device) {
 
 }  // namespace
 
-DevicePtr faulty_device(FaultPlanPtr plan) {
+DevicePtr faulty_device(FaultTriggerPtr plan) {
   return share_device(std::make_unique<FaultyDevice>(device("CPU").value(), std::move(plan)));
 }
 
@@ -127,7 +127,7 @@ SweepReport fail_each(const std::function<Result<void>(const DevicePtr&)>& scena
     const auto problem = [&](const std::string& text) {
       report.problems.push_back(fmt::format("failing call {}: {}", nth, text));
     };
-    const auto plan = std::make_shared<FaultPlan>();
+    const auto plan = std::make_shared<FaultTrigger>();
     const DevicePtr device = faulty_device(plan);
     plan->fail_at(nth);
     const Result<void> result = scenario(device);

@@ -218,7 +218,7 @@ std::string json_of(const MemoryPlan& plan, const std::vector<Comparison>& rows)
 
 std::string json_of(const Error& error, const PlanProblem& problem) {
   nlohmann::json out = {{"format", "berth-plan-failure"},
-                        {"code", code_name(error.code())},
+                        {"code", to_string(error.code())},
                         {"error", error.message()},
                         {"count", problem.lifetimes.size()}};
   if (const auto bound = plan_lower_bound(problem)) out["lower_bound"] = *bound;

@@ -38,16 +38,16 @@ Result<AllocatorPtr> policy(const std::string& name) {
   auto cpu = device("CPU");
   if (!cpu) return cpu.error();
   if (name == "system") return AllocatorPtr(*cpu);
-  if (name == "pool") return AllocatorPtr(pool(*cpu));
+  if (name == "pool") return AllocatorPtr(make_caching_pool(*cpu));
   if (name.starts_with("limit="))
     if (const auto bytes = parse_bytes(std::string_view(name).substr(6)))
-      return AllocatorPtr(limit(pool(*cpu), *bytes));
+      return AllocatorPtr(make_limit(make_caching_pool(*cpu), *bytes));
   return Error::with_text(Code::kInvalidArgument, Layer::kProgram,
                           fmt::format("\"{}\" is no policy: use system, pool, or limit=SIZE as in limit=64MiB", name));
 }
 
 int run(const std::string& path, const std::vector<std::string>& policies) {
-  auto recording = read_trace(path);
+  auto recording = read_recording(path);
   if (!recording) {
     fmt::print(stderr, "berth replay: {}\n", recording.error().message());
     return 2;
@@ -60,7 +60,7 @@ int run(const std::string& path, const std::vector<std::string>& policies) {
       fmt::print(stderr, "berth replay: {}\n", allocator.error().message());
       return 2;
     }
-    const ReplayReport report = replay(*recording, **allocator);
+    const RecordingReport report = run_recording(*recording, **allocator);
     const auto calls = static_cast<double>(std::max<std::size_t>(recording->events.size(), 1));
     fmt::print("{:<20}{:>14}{:>14}{:>11.1f}%{:>14.1f}{:>10}\n", name, format_bytes(report.peak_live_bytes),
                format_bytes(report.peak_held_bytes), report.fragmentation * 100, report.seconds * 1e9 / calls,

@@ -41,7 +41,7 @@ nlohmann::ordered_json value_json(const MetadataValue& value) {
 }
 
 nlohmann::ordered_json to_json(const WeightFile& file, bool metadata) {
-  nlohmann::ordered_json all = {{"format", name(file.format())},
+  nlohmann::ordered_json all = {{"format", to_string(file.format())},
                                 {"files", file.files()},
                                 {"tensor_count", file.tensors().size()},
                                 {"total_bytes", file.total_bytes()}};
@@ -52,7 +52,7 @@ nlohmann::ordered_json to_json(const WeightFile& file, bool metadata) {
   auto& rows = all["tensors"] = nlohmann::ordered_json::array();
   for (const TensorInfo& tensor : file.tensors())
     rows.push_back({{"name", tensor.name},
-                    {"dtype", name(tensor.dtype)},
+                    {"dtype", to_string(tensor.dtype)},
                     {"shape", std::vector<std::size_t>(tensor.shape.begin(), tensor.shape.end())},
                     {"offset", tensor.offset},
                     {"bytes", tensor.bytes},
@@ -61,11 +61,11 @@ nlohmann::ordered_json to_json(const WeightFile& file, bool metadata) {
 }
 
 void print_table(const WeightFile& file, bool metadata) {
-  fmt::print("{}, {} tensors, {}{}\n", name(file.format()), file.tensors().size(), format_bytes(file.total_bytes()),
+  fmt::print("{}, {} tensors, {}{}\n", to_string(file.format()), file.tensors().size(), format_bytes(file.total_bytes()),
              file.files().size() > 1 ? fmt::format(" in {} files", file.files().size()) : "");
   if (metadata) {
     for (const MetadataEntry& entry : file.metadata())
-      fmt::print("  {} ({}) = {}\n", entry.key, name(entry.value.type()), entry.value.to_string());
+      fmt::print("  {} ({}) = {}\n", entry.key, to_string(entry.value.type()), entry.value.to_string());
     if (file.metadata().empty()) fmt::print("  no metadata\n");
   }
   std::size_t widest = 4;
@@ -73,7 +73,7 @@ void print_table(const WeightFile& file, bool metadata) {
     widest = std::max(widest, std::min<std::size_t>(tensor.name.size(), 60));
   fmt::print("\n{:<{}}  {:<8} {:<22} {:>10} {:>14}\n", "name", widest, "dtype", "shape", "bytes", "at byte");
   for (const TensorInfo& tensor : file.tensors())
-    fmt::print("{:<{}}  {:<8} {:<22} {:>10} {:>14}\n", tensor.name, widest, name(tensor.dtype),
+    fmt::print("{:<{}}  {:<8} {:<22} {:>10} {:>14}\n", tensor.name, widest, to_string(tensor.dtype),
                shape_text(tensor.shape), format_bytes(tensor.bytes), tensor.offset);
 }
 

@@ -25,7 +25,7 @@ namespace berth {
 // A fresh device on host memory, whose allocations, new queues, transfers, kernels, submits and waits ask `plan`
 // whether to fail: allocations with OutOfMemory of cause kInjected, the others with Driver.
 // Requires: plan is not null.
-DevicePtr faulty_device(FaultPlanPtr plan);
+DevicePtr faulty_device(FaultTriggerPtr plan);
 
 struct SweepReport {
   std::uint64_t rounds = 0;  // the last one ran without a fault

@@ -8,11 +8,11 @@
 
 namespace berth {
 
-std::shared_ptr<Null> null(AllocatorPtr like) {
-  return std::make_shared<Null>(std::move(like));
+std::shared_ptr<DryRun> make_dry_run(AllocatorPtr like) {
+  return std::make_shared<DryRun>(std::move(like));
 }
 
-Result<Block> Null::allocate(const BlockSpec& spec) {
+Result<Block> DryRun::allocate(const BlockSpec& spec) {
   if (!std::has_single_bit(spec.alignment))
     return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two", spec.alignment);
   Block block{.bytes = spec.bytes, .label = spec.label.id(), .usage = Usage{}};
@@ -24,14 +24,14 @@ Result<Block> Null::allocate(const BlockSpec& spec) {
   return block;
 }
 
-void Null::release(const Block& block, Timepoint) noexcept {
+void DryRun::release(const Block& block, Timepoint) noexcept {
   if (block.bytes == 0) return;
   labels_.remove(block.label, block.bytes);
   live_bytes_.fetch_sub(block.bytes, std::memory_order_relaxed);
   live_count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Null::explain(OutOfMemory& report) const {
+void DryRun::explain(OutOfMemory& report) const {
   if (report.live_count == 0) {
     report.live_bytes = live_bytes();
     report.live_count = live_count();

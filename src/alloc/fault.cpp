@@ -6,23 +6,23 @@
 
 namespace berth {
 
-std::shared_ptr<Fault> fault(AllocatorPtr inner, FaultPlanPtr plan) {
+std::shared_ptr<Fault> make_fault(AllocatorPtr inner, FaultTriggerPtr plan) {
   return std::make_shared<Fault>(std::move(inner), std::move(plan));
 }
 
-void FaultPlan::fail_at(std::uint64_t nth) noexcept {
+void FaultTrigger::fail_at(std::uint64_t nth) noexcept {
   calls_.store(0, std::memory_order_relaxed);
   faults_.store(0, std::memory_order_relaxed);
   at_.store(nth, std::memory_order_relaxed);
   every_.store(0, std::memory_order_relaxed);
 }
 
-void FaultPlan::fail_every(std::uint64_t nth) noexcept {
+void FaultTrigger::fail_every(std::uint64_t nth) noexcept {
   fail_at(0);
   every_.store(nth, std::memory_order_relaxed);
 }
 
-bool FaultPlan::next_fails() noexcept {
+bool FaultTrigger::next_fails() noexcept {
   const std::uint64_t call = calls_.fetch_add(1, std::memory_order_relaxed) + 1;
   const std::uint64_t every = every_.load(std::memory_order_relaxed);
   const bool fails = call == at_.load(std::memory_order_relaxed) || (every > 0 && call % every == 0);

@@ -18,10 +18,10 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
   return (value + multiple - 1) / multiple * multiple;
 }
 
-class MappedSegment final : public Segment {
+class MappedGrowable final : public GrowableMemory {
  public:
-  MappedSegment(DevicePtr device, std::unique_ptr<AddressSpace> space, std::uint64_t base, std::size_t bytes,
-                std::size_t step, Tlsf offsets)
+  MappedGrowable(DevicePtr device, std::unique_ptr<AddressSpace> space, std::uint64_t base, std::size_t bytes,
+                std::size_t step, OffsetAllocator offsets)
       : device_(std::move(device)),
         space_(std::move(space)),
         base_(base),
@@ -30,7 +30,7 @@ class MappedSegment final : public Segment {
         offsets_(std::move(offsets)),
         steps_(bytes / step) {}
 
-  ~MappedSegment() override {
+  ~MappedGrowable() override {
     free_reached(true, 0);
     bool empty = true;
     for (std::size_t i = 0; i < steps_.size(); ++i)
@@ -99,10 +99,10 @@ class MappedSegment final : public Segment {
     report.live_bytes = used_;
     report.live_count = offsets_.allocations();
     report.pending_bytes += pending_bytes_;
-    report.largest_free = offsets_.stats().largest_free;
+    report.largest_free = offsets_.counters().largest_free;
   }
 
-  SegmentCounters counters() const override {
+  GrowableCounters counters() const override {
     const std::lock_guard lock(mutex_);
     return {bytes_, mapped_, used_, pending_bytes_};
   }
@@ -207,9 +207,9 @@ class MappedSegment final : public Segment {
   }
 
   // Takes back what is idle, or will be used next by the line that used it last. `all` also looks behind the oldest.
-  void free_reached(bool all, std::uint16_t line) noexcept {
+  void free_reached(bool all, std::uint16_t timeline) noexcept {
     const auto over = [&](const Pending& one) {
-      return is_reached(one.last_use) || (line != 0 && one.last_use.line() == line);
+      return is_reached(one.last_use) || (timeline != 0 && one.last_use.timeline() == timeline);
     };
     for (auto one = pending_.begin(); one != pending_.end();) {
       if (!over(*one)) {
@@ -237,7 +237,7 @@ class MappedSegment final : public Segment {
   const std::size_t bytes_;
   const std::size_t step_;
   mutable std::mutex mutex_;
-  Tlsf offsets_;
+  OffsetAllocator offsets_;
   std::vector<Step> steps_;
   std::vector<Pending> pending_;
   std::size_t mapped_ = 0;
@@ -247,17 +247,17 @@ class MappedSegment final : public Segment {
 
 }  // namespace
 
-Result<std::shared_ptr<Segment>> make_segment(DevicePtr device, const SegmentOptions& options) {
+Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const GrowableOptions& options) {
   if (options.reserve_bytes == 0 || options.step_bytes == 0)
     return Error(Code::kInvalidArgument, Layer::kAllocator, "a segment of {} bytes in steps of {}",
                  options.reserve_bytes, options.step_bytes);
   BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, make_address_space(*device));
   const std::size_t step = round_up(options.step_bytes, space->granularity());
   const std::size_t bytes = round_up(options.reserve_bytes, step);
-  BERTH_TRY_ASSIGN(Tlsf offsets, Tlsf::create(bytes, 256));
+  BERTH_TRY_ASSIGN(OffsetAllocator offsets, OffsetAllocator::make(bytes, 256));
   BERTH_TRY_ASSIGN(const std::uint64_t base, space->reserve(bytes));
-  return std::shared_ptr<Segment>(
-      std::make_shared<MappedSegment>(std::move(device), std::move(space), base, bytes, step, std::move(offsets)));
+  return std::shared_ptr<GrowableMemory>(
+      std::make_shared<MappedGrowable>(std::move(device), std::move(space), base, bytes, step, std::move(offsets)));
 }
 
 }  // namespace berth

@@ -10,7 +10,7 @@ namespace berth {
 Limit::Limit(AllocatorPtr inner, std::size_t bytes, PressureCallback on_pressure)
     : AllocatorAdaptor(std::move(inner)), limit_(bytes), on_pressure_(std::move(on_pressure)) {}
 
-std::shared_ptr<Limit> limit(AllocatorPtr inner, std::size_t bytes, Limit::PressureCallback on_pressure) {
+std::shared_ptr<Limit> make_limit(AllocatorPtr inner, std::size_t bytes, Limit::PressureCallback on_pressure) {
   return std::make_shared<Limit>(std::move(inner), bytes, std::move(on_pressure));
 }
 

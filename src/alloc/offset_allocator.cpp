@@ -23,10 +23,10 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t power_of_two) noexcept
 
 }  // namespace
 
-Result<Tlsf> Tlsf::create(std::uint64_t capacity, std::uint64_t granule) {
+Result<OffsetAllocator> OffsetAllocator::make(std::uint64_t capacity, std::uint64_t granule) {
   if (!std::has_single_bit(granule))
     return Error(Code::kInvalidArgument, Layer::kAllocator, "a granule of {} bytes is not a power of two", granule);
-  Tlsf heap;
+  OffsetAllocator heap;
   heap.granule_bits_ = static_cast<unsigned>(std::countr_zero(granule));
   const std::uint64_t granules = capacity >> heap.granule_bits_;
   if (granules >> (kFirst + kSecondBits - 1) != 0)
@@ -42,7 +42,7 @@ Result<Tlsf> Tlsf::create(std::uint64_t capacity, std::uint64_t granule) {
   return heap;
 }
 
-void Tlsf::reset() noexcept {
+void OffsetAllocator::reset() noexcept {
   for (auto& row : heads_) row.fill(kNone);
   second_bitmap_.fill(0);
   first_bitmap_ = 0;
@@ -59,21 +59,21 @@ void Tlsf::reset() noexcept {
 }
 
 // Sizes below 32 granules have a class each. Above, each power of two is cut into 32 classes.
-Tlsf::Class Tlsf::class_of(std::uint64_t size) noexcept {
+OffsetAllocator::Class OffsetAllocator::class_of(std::uint64_t size) noexcept {
   if (size < kSecond) return {0, static_cast<unsigned>(size)};
   const unsigned top = 63u - static_cast<unsigned>(std::countl_zero(size));
   return {top - kSecondBits + 1, static_cast<unsigned>(size >> (top - kSecondBits)) & (kSecond - 1)};
 }
 
 // The smallest size such that every range of its class or a higher one holds `size`.
-std::uint64_t Tlsf::class_ceiling(std::uint64_t size) noexcept {
+std::uint64_t OffsetAllocator::class_ceiling(std::uint64_t size) noexcept {
   if (size < kSecond) return size;
   const unsigned top = 63u - static_cast<unsigned>(std::countl_zero(size));
   const std::uint64_t step = std::uint64_t{1} << (top - kSecondBits);
   return size > kMost - (step - 1) ? kMost : round_up(size, step);
 }
 
-std::uint64_t Tlsf::padded(std::uint64_t bytes, std::uint64_t alignment) const noexcept {
+std::uint64_t OffsetAllocator::padded(std::uint64_t bytes, std::uint64_t alignment) const noexcept {
   const std::uint64_t unit = granule();
   const std::uint64_t size = std::max<std::uint64_t>(1, (bytes >> granule_bits_) + ((bytes & (unit - 1)) != 0));
   const std::uint64_t slack = alignment > unit ? (alignment >> granule_bits_) - 1 : 0;
@@ -81,12 +81,12 @@ std::uint64_t Tlsf::padded(std::uint64_t bytes, std::uint64_t alignment) const n
   return need > (kMost >> granule_bits_) ? kMost : need << granule_bits_;
 }
 
-bool Tlsf::fits(const Range& range, std::uint64_t size, std::uint64_t align) const noexcept {
+bool OffsetAllocator::fits(const Range& range, std::uint64_t size, std::uint64_t align) const noexcept {
   const std::uint64_t lead = round_up(range.start, align) - range.start;
   return lead <= range.size && range.size - lead >= size;
 }
 
-std::uint32_t Tlsf::find_free(std::uint64_t size, std::uint64_t align) const noexcept {
+std::uint32_t OffsetAllocator::find_free(std::uint64_t size, std::uint64_t align) const noexcept {
   const auto at_least = [&](std::uint64_t wanted) -> std::uint32_t {
     const Class c = class_of(wanted);
     if (c.first >= kFirst) return kNone;
@@ -115,7 +115,7 @@ std::uint32_t Tlsf::find_free(std::uint64_t size, std::uint64_t align) const noe
   return kNone;
 }
 
-Result<std::uint64_t> Tlsf::allocate(std::uint64_t bytes, std::uint64_t alignment) {
+Result<std::uint64_t> OffsetAllocator::allocate(std::uint64_t bytes, std::uint64_t alignment) {
   if (!std::has_single_bit(alignment))
     return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} bytes is not a power of two",
                  alignment);
@@ -124,7 +124,7 @@ Result<std::uint64_t> Tlsf::allocate(std::uint64_t bytes, std::uint64_t alignmen
   const std::uint64_t align = std::max(alignment, unit) >> granule_bits_;
   const std::uint32_t found = size <= (capacity_ >> granule_bits_) ? find_free(size, align) : kNone;
   if (found == kNone) {
-    const TlsfStats now = stats();
+    const OffsetAllocatorCounters now = counters();
     return Error(Code::kOutOfMemory, Layer::kAllocator,
                  "asked for {b} aligned to {}, but of {b} free bytes the longest range has {b}", bytes, alignment,
                  now.capacity - now.used, now.largest_free);
@@ -154,7 +154,7 @@ Result<std::uint64_t> Tlsf::allocate(std::uint64_t bytes, std::uint64_t alignmen
   return ranges_[index].start << granule_bits_;
 }
 
-Result<void> Tlsf::release(std::uint64_t offset) {
+Result<void> OffsetAllocator::release(std::uint64_t offset) {
   const std::uint32_t index = (offset & (granule() - 1)) == 0 ? index_find(offset >> granule_bits_) : kNone;
   if (index == kNone) return not_releasable(offset);
   index_erase(ranges_[index].start);
@@ -175,13 +175,13 @@ Result<void> Tlsf::release(std::uint64_t offset) {
   return {};
 }
 
-Result<std::uint64_t> Tlsf::size_of(std::uint64_t offset) const {
+Result<std::uint64_t> OffsetAllocator::size_of(std::uint64_t offset) const {
   const std::uint32_t index = (offset & (granule() - 1)) == 0 ? index_find(offset >> granule_bits_) : kNone;
   if (index == kNone) return Error(Code::kNotFound, Layer::kAllocator, "no allocation starts at offset {}", offset);
   return ranges_[index].size << granule_bits_;
 }
 
-Error Tlsf::not_releasable(std::uint64_t offset) const {
+Error OffsetAllocator::not_releasable(std::uint64_t offset) const {
   for (const Range& range : ranges_) {
     const std::uint64_t start = range.start << granule_bits_;
     const std::uint64_t end = (range.start + range.size) << granule_bits_;
@@ -198,8 +198,8 @@ Error Tlsf::not_releasable(std::uint64_t offset) const {
                capacity_);
 }
 
-TlsfStats Tlsf::stats() const noexcept {
-  TlsfStats out;
+OffsetAllocatorCounters OffsetAllocator::counters() const noexcept {
+  OffsetAllocatorCounters out;
   out.capacity = capacity_;
   out.used = used_ << granule_bits_;
   out.peak = peak_ << granule_bits_;
@@ -214,7 +214,7 @@ TlsfStats Tlsf::stats() const noexcept {
   return out;
 }
 
-void Tlsf::list_insert(std::uint32_t index) noexcept {
+void OffsetAllocator::list_insert(std::uint32_t index) noexcept {
   Range& range = ranges_[index];
   const Class c = class_of(range.size);
   std::uint32_t& head = heads_[c.first][c.second];
@@ -228,7 +228,7 @@ void Tlsf::list_insert(std::uint32_t index) noexcept {
   ++free_ranges_;
 }
 
-void Tlsf::list_remove(std::uint32_t index) noexcept {
+void OffsetAllocator::list_remove(std::uint32_t index) noexcept {
   const Range& range = ranges_[index];
   if (range.list_next != kNone) ranges_[range.list_next].list_prev = range.list_prev;
   if (range.list_prev != kNone) {
@@ -244,7 +244,7 @@ void Tlsf::list_remove(std::uint32_t index) noexcept {
   --free_ranges_;
 }
 
-std::uint32_t Tlsf::take_slot() noexcept {
+std::uint32_t OffsetAllocator::take_slot() noexcept {
   if (!spare_.empty()) {
     const std::uint32_t slot = spare_.back();
     spare_.pop_back();
@@ -255,7 +255,7 @@ std::uint32_t Tlsf::take_slot() noexcept {
 }
 
 // Cuts [start + size, end) off into a range of its own, which joins no list yet.
-void Tlsf::split_after(std::uint32_t index, std::uint64_t size) noexcept {
+void OffsetAllocator::split_after(std::uint32_t index, std::uint64_t size) noexcept {
   const std::uint32_t rest = take_slot();
   Range& range = ranges_[index];
   Range& tail = ranges_[rest];
@@ -269,7 +269,7 @@ void Tlsf::split_after(std::uint32_t index, std::uint64_t size) noexcept {
   range.size = size;
 }
 
-void Tlsf::merge_after(std::uint32_t index) noexcept {
+void OffsetAllocator::merge_after(std::uint32_t index) noexcept {
   const std::uint32_t gone = ranges_[index].after;
   ranges_[index].size += ranges_[gone].size;
   ranges_[index].after = ranges_[gone].after;
@@ -280,7 +280,7 @@ void Tlsf::merge_after(std::uint32_t index) noexcept {
 
 // All growth happens here, before anything changes: a failed heap allocation leaves the structure as it was,
 // and release never needs one.
-void Tlsf::reserve_for_allocate() {
+void OffsetAllocator::reserve_for_allocate() {
   if (ranges_.capacity() - ranges_.size() < 2) ranges_.reserve(ranges_.capacity() * 2);
   if (spare_.capacity() < ranges_.capacity()) spare_.reserve(ranges_.capacity());
   if ((live_ + 1) * 2 <= index_.size()) return;
@@ -291,11 +291,11 @@ void Tlsf::reserve_for_allocate() {
     if (range != kNone) index_insert(range);
 }
 
-std::size_t Tlsf::index_slot(std::uint64_t start) const noexcept {
+std::size_t OffsetAllocator::index_slot(std::uint64_t start) const noexcept {
   return static_cast<std::size_t>((start * 0x9E3779B97F4A7C15ull) >> (64 - index_bits_));
 }
 
-std::uint32_t Tlsf::index_find(std::uint64_t start) const noexcept {
+std::uint32_t OffsetAllocator::index_find(std::uint64_t start) const noexcept {
   const std::size_t mask = index_.size() - 1;
   for (std::size_t slot = index_slot(start);; slot = (slot + 1) & mask) {
     const std::uint32_t range = index_[slot];
@@ -303,7 +303,7 @@ std::uint32_t Tlsf::index_find(std::uint64_t start) const noexcept {
   }
 }
 
-void Tlsf::index_insert(std::uint32_t range) noexcept {
+void OffsetAllocator::index_insert(std::uint32_t range) noexcept {
   const std::size_t mask = index_.size() - 1;
   std::size_t slot = index_slot(ranges_[range].start);
   while (index_[slot] != kNone) slot = (slot + 1) & mask;
@@ -312,7 +312,7 @@ void Tlsf::index_insert(std::uint32_t range) noexcept {
 
 // Linear probing without tombstones: entries behind the hole move up while that brings them no further
 // from home than they may be.
-void Tlsf::index_erase(std::uint64_t start) noexcept {
+void OffsetAllocator::index_erase(std::uint64_t start) noexcept {
   const std::size_t mask = index_.size() - 1;
   std::size_t hole = index_slot(start);
   while (ranges_[index_[hole]].start != start) hole = (hole + 1) & mask;
@@ -326,7 +326,7 @@ void Tlsf::index_erase(std::uint64_t start) noexcept {
   index_[hole] = kNone;
 }
 
-Result<void> Tlsf::check() const {
+Result<void> OffsetAllocator::check() const {
   const auto broken = [](const char* rule, std::uint64_t where = 0) {
     return Error(Code::kInvalidData, Layer::kAllocator, rule, where);
   };
@@ -385,7 +385,7 @@ Result<void> Tlsf::check() const {
   return {};
 }
 
-void Tlsf::check_in_debug() {
+void OffsetAllocator::check_in_debug() {
 #ifndef NDEBUG
   // Every change of a small heap; of a large one often enough to be near the cause.
   if (ranges_.size() <= 256 || ++changes_ % ranges_.size() == 0) assert(check().has_value());

@@ -20,10 +20,10 @@ constexpr std::string_view kMagic = "BRTHTRC1";
 constexpr std::size_t kFlushBytes = std::size_t{64} << 10;
 enum Record : std::uint8_t { kLabel = 1, kAllocation = 2, kFree = 3 };
 
-class FileTrace final : public Trace {
+class FileRecorder final : public Recorder {
  public:
-  FileTrace(AllocatorPtr inner, std::FILE* file) : Trace(std::move(inner)), file_(file) { append(kMagic); }
-  ~FileTrace() override {
+  FileRecorder(AllocatorPtr inner, std::FILE* file) : Recorder(std::move(inner)), file_(file) { append(kMagic); }
+  ~FileRecorder() override {
     static_cast<void>(flush());
     std::fclose(file_);
   }
@@ -171,15 +171,15 @@ constexpr std::uint64_t kMostTime = std::uint64_t{1} << 62;
 
 }  // namespace
 
-Result<std::shared_ptr<Trace>> trace(AllocatorPtr inner, const std::string& path) {
+Result<std::shared_ptr<Recorder>> make_recorder(AllocatorPtr inner, const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   if (file == nullptr)
     return Error::with_text(Code::kIo, Layer::kAllocator,
                             fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
-  return std::shared_ptr<Trace>(std::make_shared<FileTrace>(std::move(inner), file));
+  return std::shared_ptr<Recorder>(std::make_shared<FileRecorder>(std::move(inner), file));
 }
 
-Result<Recording> parse_trace(std::span<const std::byte> file) {
+Result<Recording> parse_recording(std::span<const std::byte> file) {
   Reader reader(file);
   BERTH_TRY_ASSIGN(const std::string_view magic, reader.text(std::min(file.size(), kMagic.size())));
   if (magic != kMagic) return reader.broken("not a trace: it does not begin with BRTHTRC1");
@@ -197,7 +197,7 @@ Result<Recording> parse_trace(std::span<const std::byte> file) {
       continue;
     }
     if (kind == 0) return reader.broken("an unknown record");
-    TraceEvent event;
+    RecordedEvent event;
     event.is_free = kind == kFree;
     BERTH_TRY_ASSIGN(const std::uint64_t passed, reader.number(kMostTime - time, "a time out of range"));
     time += passed;
@@ -226,7 +226,7 @@ Result<Recording> parse_trace(std::span<const std::byte> file) {
   return recording;
 }
 
-Result<Recording> read_trace(const std::string& path) {
+Result<Recording> read_recording(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "rb");
   const auto failed = [&] {
     return Error::with_text(Code::kIo, Layer::kFormat, fmt::format("{}: {}", path, std::strerror(errno)));
@@ -239,7 +239,7 @@ Result<Recording> read_trace(const std::string& path) {
   const bool broken = std::ferror(file) != 0;
   std::fclose(file);
   if (broken) return failed();
-  return parse_trace(bytes);
+  return parse_recording(bytes);
 }
 
 }  // namespace berth

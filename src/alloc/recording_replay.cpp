@@ -7,8 +7,8 @@
 
 namespace berth {
 
-ReplayReport replay(const Recording& recording, Allocator& allocator) {
-  ReplayReport report;
+RecordingReport run_recording(const Recording& recording, Allocator& allocator) {
+  RecordingReport report;
   std::vector<Name> labels;
   labels.reserve(recording.labels.size());
   for (const std::string& label : recording.labels) labels.push_back(label.empty() ? Name() : Name(label));
@@ -22,7 +22,7 @@ ReplayReport replay(const Recording& recording, Allocator& allocator) {
   std::size_t live = 0;
   using Clock = std::chrono::steady_clock;
   Clock::duration spent{};
-  for (const TraceEvent& event : recording.events) {
+  for (const RecordedEvent& event : recording.events) {
     std::optional<Held>& slot = held[event.block];
     const auto start = Clock::now();
     if (event.is_free) {

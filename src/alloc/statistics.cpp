@@ -7,11 +7,11 @@
 
 namespace berth {
 
-std::shared_ptr<Stats> stats(AllocatorPtr inner) {
-  return std::make_shared<Stats>(std::move(inner));
+std::shared_ptr<Statistics> make_statistics(AllocatorPtr inner) {
+  return std::make_shared<Statistics>(std::move(inner));
 }
 
-Result<Block> Stats::allocate(const BlockSpec& spec) {
+Result<Block> Statistics::allocate(const BlockSpec& spec) {
   auto block = inner()->allocate(spec);
   if (!block) {
     failures_.fetch_add(1, std::memory_order_relaxed);
@@ -28,7 +28,7 @@ Result<Block> Stats::allocate(const BlockSpec& spec) {
   return block;
 }
 
-void Stats::release(const Block& block, Timepoint last_use) noexcept {
+void Statistics::release(const Block& block, Timepoint last_use) noexcept {
   if (block.bytes > 0) {
     labels_.remove(block.label, block.bytes);
     live_bytes_.fetch_sub(block.bytes, std::memory_order_relaxed);
@@ -38,8 +38,8 @@ void Stats::release(const Block& block, Timepoint last_use) noexcept {
   inner()->release(block, last_use);
 }
 
-AllocationStats Stats::snapshot() const {
-  AllocationStats result{.live_bytes = live_bytes_.load(std::memory_order_relaxed),
+StatisticsCounters Statistics::counters() const {
+  StatisticsCounters result{.live_bytes = live_bytes_.load(std::memory_order_relaxed),
                          .live_count = live_count_.load(std::memory_order_relaxed),
                          .peak_bytes = peak_bytes_.load(std::memory_order_relaxed),
                          .allocations = allocations_.load(std::memory_order_relaxed),
@@ -51,7 +51,7 @@ AllocationStats Stats::snapshot() const {
   return result;
 }
 
-void Stats::explain(OutOfMemory& report) const {
+void Statistics::explain(OutOfMemory& report) const {
   if (report.live_count == 0) {
     report.live_bytes = live_bytes_.load(std::memory_order_relaxed);
     report.live_count = live_count_.load(std::memory_order_relaxed);

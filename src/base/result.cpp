@@ -4,7 +4,7 @@
 
 namespace berth {
 
-std::string_view code_name(Code code) noexcept {
+std::string_view to_string(Code code) noexcept {
   switch (code) {
     case Code::kOutOfMemory: return "OutOfMemory";
     case Code::kInvalidView: return "InvalidView";

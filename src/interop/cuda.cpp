@@ -58,7 +58,7 @@ Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t element
   const cuda::ContextScope scope(*cuda, cuda::ContextScope::Trust::kMemory);
   BERTH_TRY(scope.check());
   BERTH_TRY_ASSIGN(Buffer buffer,
-                   Buffer::allocate(std::move(allocator), dtype, {elements}, {.zero = zero, .on = queue->line()}));
+                   Buffer::allocate(std::move(allocator), dtype, {elements}, {.zero = zero, .on = queue->timeline()}));
   if (contents.empty()) return buffer;
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
   BERTH_TRY(queue->write(window, contents));

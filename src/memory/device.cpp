@@ -200,7 +200,7 @@ void Device::explain(OutOfMemory& report) const {
 
 Result<QueuePtr> Device::make_queue() {
   BERTH_TRY_ASSIGN(std::unique_ptr<Queue> queue, create_queue());
-  if (queue->line() == 0)
+  if (queue->timeline() == 0)
     return Error(Code::kOutOfMemory, Layer::kDevice, "65535 queues are alive; drop some before making another");
   return QueuePtr(queue.release(), [device = shared_from_this()](Queue* last) { delete last; });
 }

@@ -81,9 +81,9 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) n
   std::memcpy(to, from, head);
   to += head, from += head, bytes -= head;
   for (; bytes >= kPages * kPage; to += kPages * kPage, from += kPages * kPage, bytes -= kPages * kPage) {
-    for (std::size_t line = 0; line < kPage; line += kLine) {
+    for (std::size_t timeline = 0; timeline < kPage; timeline += kLine) {
       for (std::size_t page = 0; page < kPages; ++page)
-        stream_line(to + page * kPage + line, from + page * kPage + line);
+        stream_line(to + page * kPage + timeline, from + page * kPage + timeline);
     }
   }
   _mm_sfence();

@@ -13,22 +13,22 @@ namespace {
 // Keeps a line's queue from going away while a thread outside it polls or waits.
 class LineUse {
  public:
-  explicit LineUse(Line& line) : line_(line) {
-    const std::lock_guard lock(line.mutex);
-    queue_ = line.queue;
-    if (queue_ != nullptr) ++line.users;
+  explicit LineUse(Timeline& timeline) : timeline_(timeline) {
+    const std::lock_guard lock(timeline.mutex);
+    queue_ = timeline.queue;
+    if (queue_ != nullptr) ++timeline.users;
   }
   ~LineUse() {
     if (queue_ == nullptr) return;
-    const std::lock_guard lock(line_.mutex);
-    if (--line_.users == 0) line_.idle.notify_all();
+    const std::lock_guard lock(timeline_.mutex);
+    if (--timeline_.users == 0) timeline_.idle.notify_all();
   }
   LineUse(const LineUse&) = delete;
   LineUse& operator=(const LineUse&) = delete;
   Queue* queue() const noexcept { return queue_; }
 
  private:
-  Line& line_;
+  Timeline& timeline_;
   Queue* queue_;
 };
 
@@ -45,8 +45,8 @@ bool overlap(const Window& a, const Window& b) noexcept {
 
 }  // namespace
 
-Queue::Queue(Device& device) : device_(&device), line_(take_line(*this)), submitted_(0) {
-  if (Line* line = find_line(line_)) submitted_ = line->reached.load(std::memory_order_acquire);
+Queue::Queue(Device& device) : device_(&device), timeline_(take_timeline(*this)), submitted_(0) {
+  if (Timeline* timeline = find_timeline(timeline_)) submitted_ = timeline->reached.load(std::memory_order_acquire);
   const std::lock_guard lock(device.queues_mutex_);
   device.queues_.push_back(this);
 }
@@ -67,7 +67,7 @@ void Queue::close() noexcept {
   // Recorded work that was never submitted will not run: the moment it was stamped with is over too.
   note_reached(submitted_ + 1);
   let_go_of_reached();
-  give_line(line_);
+  give_timeline(timeline_);
 }
 
 Result<void> Queue::check(const Window& window, Usage usage, bool writes) const {
@@ -92,13 +92,13 @@ Result<void> Queue::check(const Window& window, Usage usage, bool writes) const 
 void Queue::stamp(const Window& window) {
   recorded_ = true;
   if (Residency* residency = device_->residency()) residency->touch(window.block);
-  if (window.owner == nullptr || does_at_once()) return;
+  if (window.owner == nullptr || executes_at_once()) return;
   std::atomic<std::uint64_t>& last_use = window.owner->last_use;
   const Timepoint now = next();
   std::uint64_t before = last_use.load(std::memory_order_acquire);
   while (true) {
     const Timepoint other{before};
-    if (other.line() != line_ && !is_reached(other)) {
+    if (other.timeline() != timeline_ && !is_reached(other)) {
       // One word cannot hold two queues' moments: keep the memory alive until ours is reached.
       window.owner->retain();
       kept_.push_back({window.owner, now.value()});
@@ -109,16 +109,16 @@ void Queue::stamp(const Window& window) {
 }
 
 void Queue::note_reached(std::uint64_t value) noexcept {
-  if (Line* line = find_line(line_)) raise_to(line->reached, value);
+  if (Timeline* timeline = find_timeline(timeline_)) raise_to(timeline->reached, value);
 }
 
 void Queue::let_go_of_reached() noexcept {
-  const Line* line = find_line(line_);
-  if (line == nullptr) return;
+  const Timeline* timeline = find_timeline(timeline_);
+  if (timeline == nullptr) return;
   std::vector<Kept> reached;
   {
     const std::lock_guard lock(mutex_);
-    const std::uint64_t value = line->reached.load(std::memory_order_acquire);
+    const std::uint64_t value = timeline->reached.load(std::memory_order_acquire);
     const auto end = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.until > value; });
     if (end == kept_.begin()) return;
     if (end == kept_.end()) {
@@ -226,7 +226,7 @@ Result<void> Queue::record_native(std::span<const Window> uses,
 }
 
 Result<void> Queue::wait_for(Timepoint moment) {
-  if (moment.line() == line_ || is_reached(moment)) return {};
+  if (moment.timeline() == timeline_ || is_reached(moment)) return {};
   const std::lock_guard lock(mutex_);
   return do_wait_for(moment);
 }
@@ -251,9 +251,9 @@ Result<Timepoint> Queue::submit() {
       BERTH_TRY(do_submit(submitted_ + 1));
       ++submitted_;
       recorded_ = false;
-      if (does_at_once()) note_reached(submitted_);
+      if (executes_at_once()) note_reached(submitted_);
     }
-    moment = Timepoint::at(line_, submitted_);
+    moment = Timepoint::at(timeline_, submitted_);
     keeps_buffers = !kept_.empty();
   }
   // A program that never waits on this queue must not keep dropped buffers for ever.
@@ -265,7 +265,7 @@ Result<Timepoint> Queue::submit() {
 }
 
 Result<void> Queue::wait(Timepoint moment) {
-  if (moment.line() != line_) return berth::wait(moment);
+  if (moment.timeline() != timeline_) return berth::wait(moment);
   if (!is_reached(moment)) {
     {
       const std::lock_guard lock(mutex_);
@@ -285,7 +285,7 @@ Result<void> Queue::wait_submitted() {
   Timepoint last;
   {
     const std::lock_guard lock(mutex_);
-    last = Timepoint::at(line_, submitted_);
+    last = Timepoint::at(timeline_, submitted_);
   }
   return wait(last);
 }
@@ -320,19 +320,19 @@ Result<void> Queue::do_wait_for(Timepoint moment) {
 }
 
 bool is_reached(Timepoint moment) noexcept {
-  Line* line = find_line(moment.line());
-  if (line == nullptr) return true;
-  if (line->reached.load(std::memory_order_acquire) >= moment.value()) return true;
-  const LineUse use(*line);
+  Timeline* timeline = find_timeline(moment.timeline());
+  if (timeline == nullptr) return true;
+  if (timeline->reached.load(std::memory_order_acquire) >= moment.value()) return true;
+  const LineUse use(*timeline);
   // The queue closed in between, which made all its moments reached.
-  if (use.queue() == nullptr) return line->reached.load(std::memory_order_acquire) >= moment.value();
-  raise_to(line->reached, use.queue()->poll());
-  return line->reached.load(std::memory_order_acquire) >= moment.value();
+  if (use.queue() == nullptr) return timeline->reached.load(std::memory_order_acquire) >= moment.value();
+  raise_to(timeline->reached, use.queue()->poll());
+  return timeline->reached.load(std::memory_order_acquire) >= moment.value();
 }
 
 Result<void> wait(Timepoint moment) {
   if (is_reached(moment)) return {};
-  const LineUse use(*find_line(moment.line()));
+  const LineUse use(*find_timeline(moment.timeline()));
   return use.queue() == nullptr ? Result<void>() : use.queue()->wait(moment);
 }
 

@@ -8,9 +8,9 @@ namespace berth {
 namespace {
 
 constexpr std::size_t kChunk = 256;
-using Chunk = std::array<Line, kChunk>;
+using Chunk = std::array<Timeline, kChunk>;
 
-struct Lines {
+struct Timelines {
   std::mutex mutex;
   std::vector<std::uint16_t> free;
   std::uint32_t next = 1;  // 0 is the line that is always reached
@@ -18,21 +18,21 @@ struct Lines {
 };
 
 // Never destroyed: buffers with static lifetime ask it at exit.
-Lines& lines() {
-  static Lines* const instance = new Lines;
+Timelines& timelines() {
+  static Timelines* const instance = new Timelines;
   return *instance;
 }
 
 }  // namespace
 
-Line* find_line(std::uint16_t id) noexcept {
+Timeline* find_timeline(std::uint16_t id) noexcept {
   if (id == 0) return nullptr;
-  Chunk* chunk = lines().chunks[id / kChunk].load(std::memory_order_acquire);
+  Chunk* chunk = timelines().chunks[id / kChunk].load(std::memory_order_acquire);
   return chunk == nullptr ? nullptr : &(*chunk)[id % kChunk];
 }
 
-std::uint16_t take_line(Queue& queue) {
-  Lines& table = lines();
+std::uint16_t take_timeline(Queue& queue) {
+  Timelines& table = timelines();
   std::uint16_t id = 0;
   {
     const std::lock_guard lock(table.mutex);
@@ -40,7 +40,7 @@ std::uint16_t take_line(Queue& queue) {
       id = table.free.back();
       table.free.pop_back();
     } else if (table.next < 65536) {
-      table.free.reserve(table.next);  // so that give_line never allocates
+      table.free.reserve(table.next);  // so that give_timeline never allocates
       id = static_cast<std::uint16_t>(table.next++);
       auto& chunk = table.chunks[id / kChunk];
       if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new Chunk, std::memory_order_release);
@@ -48,21 +48,21 @@ std::uint16_t take_line(Queue& queue) {
       return 0;
     }
   }
-  Line* line = find_line(id);
-  const std::lock_guard lock(line->mutex);
-  line->queue = &queue;
+  Timeline* timeline = find_timeline(id);
+  const std::lock_guard lock(timeline->mutex);
+  timeline->queue = &queue;
   return id;
 }
 
-void give_line(std::uint16_t id) noexcept {
-  Line* line = find_line(id);
-  if (line == nullptr) return;
+void give_timeline(std::uint16_t id) noexcept {
+  Timeline* timeline = find_timeline(id);
+  if (timeline == nullptr) return;
   {
-    std::unique_lock lock(line->mutex);
-    line->queue = nullptr;
-    line->idle.wait(lock, [&] { return line->users == 0; });
+    std::unique_lock lock(timeline->mutex);
+    timeline->queue = nullptr;
+    timeline->idle.wait(lock, [&] { return timeline->users == 0; });
   }
-  Lines& table = lines();
+  Timelines& table = timelines();
   const std::lock_guard lock(table.mutex);
   table.free.push_back(id);
 }

@@ -12,7 +12,7 @@ namespace berth {
 
 class Queue;
 
-struct Line {
+struct Timeline {
   std::atomic<std::uint64_t> reached{0};
   std::mutex mutex;
   std::condition_variable idle;
@@ -21,10 +21,10 @@ struct Line {
 };
 
 // A free line for `queue`, or 0 when all are taken.
-std::uint16_t take_line(Queue& queue);
-void give_line(std::uint16_t id) noexcept;
+std::uint16_t take_timeline(Queue& queue);
+void give_timeline(std::uint16_t id) noexcept;
 
-// Null for 0 and for a line that was never taken.
-Line* find_line(std::uint16_t id) noexcept;
+// DryRun for 0 and for a line that was never taken.
+Timeline* find_timeline(std::uint16_t id) noexcept;
 
 }  // namespace berth

@@ -358,7 +358,7 @@ Violation validate(const PlanProblem& problem, const MemoryPlan& plan) {
   return check_blocks(problem, plan);
 }
 
-std::string_view rule_name(PlanRule rule) noexcept {
+std::string_view to_string(PlanRule rule) noexcept {
   switch (rule) {
     case PlanRule::kNone: return "None";
     case PlanRule::kInvalidProblem: return "InvalidProblem";
@@ -432,7 +432,7 @@ std::string describe_node(std::uint32_t node, const PlanProblem& problem, const 
 }  // namespace
 
 std::string describe(const Violation& violation, const PlanProblem& problem, const MemoryPlan& plan) {
-  std::string text(rule_name(violation.rule));
+  std::string text(to_string(violation.rule));
   text += ": ";
   text += rule_sentence(violation.rule);
   if (violation.node != kNoBlock) text += ": " + describe_node(violation.node, problem, plan);

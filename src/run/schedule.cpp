@@ -161,8 +161,8 @@ Result<void> Schedule::State::freeze(std::span<const StepId> order, std::span<co
   for (StepId step = 0; step < graph.steps; ++step) by_level[next[levels[step]]++] = step;
 
   states.assign(graph.steps, StepState::kNotRun);
-  in_lane.assign(Lanes::kMost, kNobody);
-  lanes = std::make_unique<Lanes>(graph);
+  running_on.assign(Workers::kMost, kNobody);
+  workers = std::make_unique<Workers>(graph);
   return {};
 }
 

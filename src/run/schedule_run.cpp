@@ -36,11 +36,11 @@ Result<void> Schedule::run(const RunOptions& options) const {
                  state.step_count());
   state.error.reset();
   state.check_overlaps = options.check_overlaps;
-  const std::uint32_t wanted = options.lanes == 0 ? std::thread::hardware_concurrency() : options.lanes;
-  state.lanes->run(
+  const std::uint32_t wanted = options.workers == 0 ? std::thread::hardware_concurrency() : options.workers;
+  state.workers->run(
       std::min(wanted, state.widest),
-      [](void* context, std::uint32_t step, std::uint32_t lane, bool skip) {
-        return static_cast<State*>(context)->execute(step, lane, skip);
+      [](void* context, std::uint32_t step, std::uint32_t worker, bool skip) {
+        return static_cast<State*>(context)->execute(step, worker, skip);
       },
       &state);
   std::optional<Error> error = std::move(state.error);
@@ -50,13 +50,13 @@ Result<void> Schedule::run(const RunOptions& options) const {
   return Error::with_text(error->code(), error->layer(), state.describe(failed) + ": " + error->message());
 }
 
-bool Schedule::State::execute(StepId step, std::uint32_t lane, bool skip) {
+bool Schedule::State::execute(StepId step, std::uint32_t worker, bool skip) {
   if (skip) {
     states[step] = StepState::kSkipped;
     return false;
   }
   if (check_overlaps) {
-    if (auto entered = enter(step, lane); !entered) {
+    if (auto entered = enter(step, worker); !entered) {
       note_failure(step, entered.error());
       return false;
     }
@@ -64,7 +64,7 @@ bool Schedule::State::execute(StepId step, std::uint32_t lane, bool skip) {
   bool done = true;
   if (functions[step]) {
     try {
-      if (auto result = functions[step]({.step = step, .lane = lane, .nodes = node_memory}); !result) {
+      if (auto result = functions[step]({.step = step, .worker = worker, .nodes = node_memory}); !result) {
         note_failure(step, result.error());
         done = false;
       }
@@ -73,7 +73,7 @@ bool Schedule::State::execute(StepId step, std::uint32_t lane, bool skip) {
       done = false;
     }
   }
-  if (check_overlaps) leave(lane);
+  if (check_overlaps) leave(worker);
   if (done) states[step] = StepState::kDone;
   return done;
 }
@@ -86,9 +86,9 @@ void Schedule::State::note_failure(StepId step, const Error& what) {
   failed = step;
 }
 
-Result<void> Schedule::State::enter(StepId step, std::uint32_t lane) {
+Result<void> Schedule::State::enter(StepId step, std::uint32_t worker) {
   const std::lock_guard lock(mutex);
-  for (const StepId other : in_lane) {
+  for (const StepId other : running_on) {
     if (other == kNobody) continue;
     for (const Touch& mine : touches_of(step))
       for (const Touch& theirs : touches_of(other))
@@ -100,13 +100,13 @@ Result<void> Schedule::State::enter(StepId step, std::uint32_t lane) {
                                       ", " + std::to_string(mine.end) +
                                       "), and one writes: order them with `after`, or by their bytes");
   }
-  in_lane[lane] = step;
+  running_on[worker] = step;
   return {};
 }
 
-void Schedule::State::leave(std::uint32_t lane) {
+void Schedule::State::leave(std::uint32_t worker) {
   const std::lock_guard lock(mutex);
-  in_lane[lane] = kNobody;
+  running_on[worker] = kNobody;
 }
 
 }  // namespace berth

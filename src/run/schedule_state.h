@@ -45,13 +45,13 @@ struct Schedule::State {
   std::uint32_t widest = 0;                  // steps of the largest level
 
   // The run.
-  std::unique_ptr<Lanes> lanes{};
+  std::unique_ptr<Workers> workers{};
   std::atomic<bool> running{false};
   std::vector<StepState> states{};
   std::mutex mutex{};  // guards what follows
   std::optional<Error> error{};
   StepId failed = 0;
-  std::vector<StepId> in_lane{};  // the step running in each lane; kNobody
+  std::vector<StepId> running_on{};  // the step running in each worker; kNobody
   bool check_overlaps = false;
 
   std::uint32_t step_count() const noexcept { return static_cast<std::uint32_t>(labels.size()); }
@@ -64,9 +64,9 @@ struct Schedule::State {
   Result<void> freeze(std::span<const StepId> order, std::span<const Touch> kept);
   Error describe_cycle() const;
   void note_failure(StepId step, const Error& error);
-  bool execute(StepId step, std::uint32_t lane, bool skip);
-  Result<void> enter(StepId step, std::uint32_t lane);
-  void leave(std::uint32_t lane);
+  bool execute(StepId step, std::uint32_t worker, bool skip);
+  Result<void> enter(StepId step, std::uint32_t worker);
+  void leave(std::uint32_t worker);
 };
 
 }  // namespace berth

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint32_t kEmpty = kNobody;
 constexpr std::uint32_t kStop = kNobody - 1;
 
-// How long a lane looks for work before it sleeps: about the time that waking it would take.
+// How long a worker looks for work before it sleeps: about the time that waking it would take.
 constexpr int kSpins = 400;
 
 void pause_once() noexcept {
@@ -28,9 +28,9 @@ void pause_once() noexcept {
 #endif
 }
 
-// A thread that waits inside a step (for a parallel loop of the step's own) may be given another lane's task. Were it
-// to become that lane, the step below it on the stack could not go on until the run is over, which waits for it.
-thread_local bool inside_lane = false;
+// A thread that waits inside a step (for a parallel loop of the step's own) may be given another worker's task. Were it
+// to become that worker, the step below it on the stack could not go on until the run is over, which waits for it.
+thread_local bool inside_worker = false;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ StepGraph::StepGraph(std::uint32_t step_count, std::uint32_t node_count, std::sp
 }
 
 // Late tasks may still look at this when the run is over; they touch the graph only after passing the gate.
-struct Lanes::Shared {
+struct Workers::Shared {
   explicit Shared(const StepGraph& steps)
       : graph(&steps), pending(steps.nodes), failed_before(steps.nodes), ready(steps.steps + kMost) {
     for (auto& place : ready) place.store(kEmpty, std::memory_order_relaxed);
@@ -58,7 +58,7 @@ struct Lanes::Shared {
   std::vector<std::atomic<std::uint32_t>> ready;         // kEmpty, a step, or kStop
   Execute execute = nullptr;
   void* context = nullptr;
-  std::uint32_t lane_count = 1;
+  std::uint32_t worker_count = 1;
   alignas(64) std::atomic<std::uint32_t> head{0};
   alignas(64) std::atomic<std::uint32_t> tail{0};
   alignas(64) std::atomic<std::uint32_t> remaining{0};
@@ -90,7 +90,7 @@ struct Lanes::Shared {
   }
 
   void put(std::uint32_t place, std::uint32_t step) {
-    // Sequentially consistent with the count of sleepers: either the lane sees the step or we see the lane.
+    // Sequentially consistent with the count of sleepers: either the worker sees the step or we see the worker.
     ready[place].store(step, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst) > 0) ready[place].notify_all();
   }
@@ -129,14 +129,14 @@ struct Lanes::Shared {
     return any_failed.load(std::memory_order_relaxed) && failed_before[node].load(std::memory_order_relaxed) != 0;
   }
 
-  void be_lane(std::uint32_t lane) {
-    const bool was_inside = std::exchange(inside_lane, true);
+  void work_as(std::uint32_t worker) {
+    const bool was_inside = std::exchange(inside_worker, true);
     std::uint32_t finished = 0;
     while (true) {
       const std::uint32_t place = head.fetch_add(1, std::memory_order_relaxed);
       std::uint32_t step = ready[place].load(std::memory_order_acquire);
       if (step == kEmpty) {
-        // Before waiting, tell what was done: the last lane to tell ends the run.
+        // Before waiting, tell what was done: the last worker to tell ends the run.
         if (finished > 0 && remaining.fetch_sub(finished, std::memory_order_acq_rel) == finished) {
           stop();
           break;
@@ -147,7 +147,7 @@ struct Lanes::Shared {
       if (step == kStop) break;
       while (step != kEmpty) {
         const bool skip = was_failed_before(step);
-        const bool done = execute(context, step, lane, skip);
+        const bool done = execute(context, step, worker, skip);
         if (!done) any_failed.store(true, std::memory_order_relaxed);
         std::uint32_t next = kEmpty;
         complete(step, !done, next);
@@ -155,19 +155,19 @@ struct Lanes::Shared {
         step = next;
       }
     }
-    inside_lane = was_inside;
+    inside_worker = was_inside;
   }
 
-  // Each lane waits at one place at most, at or after the tail.
+  // Each worker waits at one place at most, at or after the tail.
   void stop() {
     const std::uint32_t from = tail.load(std::memory_order_relaxed);
-    for (std::uint32_t i = 0; i < lane_count; ++i) put(from + i, kStop);
+    for (std::uint32_t i = 0; i < worker_count; ++i) put(from + i, kStop);
   }
 
-  void visit(std::uint64_t run, std::uint32_t lane) {
-    if (inside_lane) return;
+  void visit(std::uint64_t run, std::uint32_t worker) {
+    if (inside_worker) return;
     visitors.fetch_add(1, std::memory_order_seq_cst);
-    if (open_run.load(std::memory_order_seq_cst) == run) be_lane(lane);
+    if (open_run.load(std::memory_order_seq_cst) == run) work_as(worker);
     if (visitors.fetch_sub(1, std::memory_order_seq_cst) == 1) visitors.notify_all();
   }
 };
@@ -187,7 +187,7 @@ struct TaskMemory {
 
 // Who can be visited. A task that comes after its schedule is gone, or never, must not keep it alive: it knows a
 // number and asks here.
-struct Lanes::Register {
+struct Workers::Register {
   std::mutex mutex;
   std::unordered_map<std::uint64_t, std::shared_ptr<Shared>> alive;
   std::uint64_t last = 0;
@@ -198,12 +198,12 @@ struct Lanes::Register {
   }
 };
 
-class Lanes::Task : TaskMemory {
+class Workers::Task : TaskMemory {
  public:
-  Task(std::uint64_t id, std::uint64_t run, std::uint32_t lane) noexcept : id_(id), run_(run), lane_(lane) {
+  Task(std::uint64_t id, std::uint64_t run, std::uint32_t worker) noexcept : id_(id), run_(run), worker_(worker) {
     hand_over(&handed_to_tasks);
   }
-  Task(const Task& other) noexcept : TaskMemory(), id_(other.id_), run_(other.run_), lane_(other.lane_) {
+  Task(const Task& other) noexcept : TaskMemory(), id_(other.id_), run_(other.run_), worker_(other.worker_) {
     hand_over(&handed_to_tasks);
   }
   void operator()() const {
@@ -214,53 +214,53 @@ class Lanes::Task : TaskMemory {
       const std::lock_guard lock(all.mutex);
       if (const auto found = all.alive.find(id_); found != all.alive.end()) shared = found->second;
     }
-    if (shared != nullptr) shared->visit(run_, lane_);
+    if (shared != nullptr) shared->visit(run_, worker_);
   }
 
  private:
   std::uint64_t id_, run_;
-  std::uint32_t lane_;
+  std::uint32_t worker_;
 };
 
-Lanes::Lanes(const StepGraph& graph) : shared_(std::make_shared<Shared>(graph)) {
+Workers::Workers(const StepGraph& graph) : shared_(std::make_shared<Shared>(graph)) {
   Register& all = Register::instance();
   const std::lock_guard lock(all.mutex);
   id_ = ++all.last;
   all.alive.emplace(id_, shared_);
 }
 
-Lanes::~Lanes() {
+Workers::~Workers() {
   Register& all = Register::instance();
   const std::lock_guard lock(all.mutex);
   all.alive.erase(id_);
 }
 
-void Lanes::run(std::uint32_t lanes, Execute execute, void* context) {
+void Workers::run(std::uint32_t workers, Execute execute, void* context) {
   Shared& shared = *shared_;
   if (shared.graph->steps == 0) return;
-  lanes = std::clamp<std::uint32_t>(lanes, 1, kMost);
+  workers = std::clamp<std::uint32_t>(workers, 1, kMost);
   shared.prepare();
   shared.execute = execute;
   shared.context = context;
-  shared.lane_count = lanes;
+  shared.worker_count = workers;
   for (std::uint32_t node = 0; node < shared.graph->steps; ++node)
     if (shared.graph->waits_for[node] == 0) shared.push(node);
-  if (lanes > 1) {
+  if (workers > 1) {
     const std::uint64_t run = ++shared.runs;
-    const auto wanted = static_cast<int>(std::max(lanes, std::thread::hardware_concurrency()));
+    const auto wanted = static_cast<int>(std::max(workers, std::thread::hardware_concurrency()));
     if (!shared.arena.is_active() || shared.arena.max_concurrency() < wanted) {
       shared.arena.terminate();
       shared.arena.initialize(wanted, 1);
     }
     shared.open_run.store(run, std::memory_order_seq_cst);
     try {
-      for (std::uint32_t lane = 1; lane < lanes; ++lane) shared.arena.enqueue(Task(id_, run, lane));
+      for (std::uint32_t worker = 1; worker < workers; ++worker) shared.arena.enqueue(Task(id_, run, worker));
     } catch (const std::exception&) {
-      // No memory for more tasks: the lanes that there are do the work.
+      // No memory for more tasks: the workers that there are do the work.
     }
   }
-  shared.be_lane(0);
-  if (lanes > 1) {
+  shared.work_as(0);
+  if (workers > 1) {
     shared.open_run.store(0, std::memory_order_seq_cst);
     for (std::uint32_t inside = shared.visitors.load(std::memory_order_seq_cst); inside != 0;
          inside = shared.visitors.load(std::memory_order_seq_cst))

@@ -1,9 +1,9 @@
 // Executes a graph of steps on several threads. Made once for a graph; run() may be called again and again and
 // allocates nothing for a step. One run at a time.
 //
-// Each step enters the list of ready steps at most once a run, so the list is an array: a lane takes the next place
-// with one addition and waits there until a step is put into it. A lane that finishes a step goes on with one of the
-// steps that became ready, without the list. The calling thread is lane 0; the others are tasks of oneTBB, which may
+// Each step enters the list of ready steps at most once a run, so the list is an array: a worker takes the next place
+// with one addition and waits there until a step is put into it. A worker that finishes a step goes on with one of the
+// steps that became ready, without the list. The calling thread is worker 0; the others are tasks of oneTBB, which may
 // come late or not at all: the run needs none of them.
 #pragma once
 
@@ -30,16 +30,16 @@ struct StepGraph {
   StepGraph(std::uint32_t step_count, std::uint32_t node_count, std::span<const Edge> edges);
 };
 
-class Lanes {
+class Workers {
  public:
   // `graph` outlives this and has no cycle.
-  explicit Lanes(const StepGraph& graph);
-  ~Lanes();
+  explicit Workers(const StepGraph& graph);
+  ~Workers();
 
-  // Calls execute(step, lane, skip) once for each step, after all its predecessors. It returns whether the step
+  // Calls execute(step, worker, skip) once for each step, after all its predecessors. It returns whether the step
   // succeeded; all that come after one that did not are called with skip = true, and count as failed.
-  using Execute = bool (*)(void* context, std::uint32_t step, std::uint32_t lane, bool skip);
-  void run(std::uint32_t lanes, Execute execute, void* context);
+  using Execute = bool (*)(void* context, std::uint32_t step, std::uint32_t worker, bool skip);
+  void run(std::uint32_t workers, Execute execute, void* context);
 
   static constexpr std::uint32_t kMost = 256;
 

@@ -211,7 +211,7 @@ Result<void> Buffer::check_host(bool writes) const {
 Result<void> Buffer::check_type(DType wanted, std::size_t alignment) const {
   if (wanted != dtype_)
     return Error::with_text(Code::kTypeMismatch, Layer::kBuffer,
-                            "the buffer holds " + std::string(name(dtype_)) + " and " + std::string(name(wanted)) +
+                            "the buffer holds " + std::string(to_string(dtype_)) + " and " + std::string(to_string(wanted)) +
                                 " was asked for: use view(0, dtype, shape) to reinterpret it");
   const auto address = reinterpret_cast<std::uintptr_t>(storage_->block().host) + offset_;
   if (bytes_ > 0 && address % alignment != 0)

@@ -24,7 +24,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
 
 class PagedMemory final : public EvictableMemory {
  public:
-  PagedMemory(DevicePtr device, std::unique_ptr<AddressSpace> space, EvictOptions options)
+  PagedMemory(DevicePtr device, std::unique_ptr<AddressSpace> space, EvictableOptions options)
       : device_(std::move(device)), space_(std::move(space)), spill_(std::move(options.folder)) {}
 
   ~PagedMemory() override { free_reached(true); }
@@ -147,7 +147,7 @@ class PagedMemory final : public EvictableMemory {
     return entry->evicted;
   }
 
-  EvictCounters counters() const override {
+  EvictableCounters counters() const override {
     const std::lock_guard lock(mutex_);
     return {resident_, evicted_, spilled_};
   }
@@ -337,7 +337,7 @@ class PagedMemory final : public EvictableMemory {
 
 }  // namespace
 
-Result<std::shared_ptr<EvictableMemory>> make_evictable(DevicePtr device, EvictOptions options) {
+Result<std::shared_ptr<EvictableMemory>> make_evictable(DevicePtr device, EvictableOptions options) {
   BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, make_address_space(*device));
   return std::shared_ptr<EvictableMemory>(
       std::make_shared<PagedMemory>(std::move(device), std::move(space), std::move(options)));

@@ -19,14 +19,14 @@ Result<void> zero(const Buffer& buffer) {
 
 }  // namespace
 
-BufferPool::BufferPool(AllocatorPtr allocator, std::size_t most_used)
+StepBuffers::StepBuffers(AllocatorPtr allocator, std::size_t most_used)
     : allocator_(std::move(allocator)), most_used_(most_used) {}
 
-BufferPool::~BufferPool() {
+StepBuffers::~StepBuffers() {
   clear();
 }
 
-std::size_t BufferPool::bucket_of(std::size_t rounded, const BufferOptions& options) {
+std::size_t StepBuffers::bucket_of(std::size_t rounded, const BufferOptions& options) {
   const auto same = [&](const BufferOptions& kind) {
     return kind.usage == options.usage && kind.host == options.host && kind.alignment == options.alignment &&
            kind.tag == options.tag;
@@ -40,7 +40,7 @@ std::size_t BufferPool::bucket_of(std::size_t rounded, const BufferOptions& opti
   return kind * kSizes + static_cast<std::size_t>(std::countr_zero(rounded));
 }
 
-Result<void> BufferPool::add_fresh(std::size_t bucket, std::size_t rounded, const BufferOptions& options) {
+Result<void> StepBuffers::add_fresh(std::size_t bucket, std::size_t rounded, const BufferOptions& options) {
   // Room for every buffer of the bucket, so that giving back never allocates.
   Bucket& in = buckets_[bucket];
   if (in.spare.capacity() <= in.entries) in.spare.reserve(2 * in.entries + 2);
@@ -58,7 +58,7 @@ Result<void> BufferPool::add_fresh(std::size_t bucket, std::size_t rounded, cons
   return {};
 }
 
-Result<Buffer> BufferPool::take(DType dtype, const Shape& shape, const BufferOptions& options) {
+Result<Buffer> StepBuffers::take(DType dtype, const Shape& shape, const BufferOptions& options) {
   BERTH_TRY_ASSIGN(const std::size_t elements, shape.element_count());
   BERTH_TRY_ASSIGN(const std::size_t bytes, byte_size(dtype, elements));
   if (used_.size() >= most_used_) reclaim_dropped();
@@ -95,12 +95,12 @@ Result<Buffer> BufferPool::take(DType dtype, const Shape& shape, const BufferOpt
   return buffer;
 }
 
-Result<Buffer> BufferPool::allocate(DType dtype, const Shape& shape, const BufferOptions& options) {
+Result<Buffer> StepBuffers::allocate(DType dtype, const Shape& shape, const BufferOptions& options) {
   const std::lock_guard lock(mutex_);
   return take(dtype, shape, options);
 }
 
-Result<std::vector<Buffer>> BufferPool::allocate_batch(std::span<const BufferRequest> requests) {
+Result<std::vector<Buffer>> StepBuffers::allocate_batch(std::span<const BufferRequest> requests) {
   std::vector<Buffer> buffers;
   buffers.reserve(requests.size());
   const std::lock_guard lock(mutex_);
@@ -115,7 +115,7 @@ Result<std::vector<Buffer>> BufferPool::allocate_batch(std::span<const BufferReq
   return buffers;
 }
 
-void BufferPool::give_back(std::uint32_t index) noexcept {
+void StepBuffers::give_back(std::uint32_t index) noexcept {
   Entry& entry = entries_[index];
   // The last of the used takes its place, so that giving back is constant time.
   const std::uint32_t last = used_.back();
@@ -126,7 +126,7 @@ void BufferPool::give_back(std::uint32_t index) noexcept {
   buckets_[entry.bucket].spare.push_back(index);
 }
 
-void BufferPool::reclaim_dropped() noexcept {
+void StepBuffers::reclaim_dropped() noexcept {
   for (std::size_t at = used_.size(); at-- > 0;) {
     const Buffer& whole = entries_[used_[at]].whole;
     if (!whole.is_unique()) continue;
@@ -138,7 +138,7 @@ void BufferPool::reclaim_dropped() noexcept {
   }
 }
 
-Result<void> BufferPool::release(const Buffer& buffer) {
+Result<void> StepBuffers::release(const Buffer& buffer) {
   const std::lock_guard lock(mutex_);
   const auto found = by_storage_.find(buffer.storage_id());
   if (found == by_storage_.end())
@@ -149,12 +149,12 @@ Result<void> BufferPool::release(const Buffer& buffer) {
   return {};
 }
 
-void BufferPool::reset() noexcept {
+void StepBuffers::reset() noexcept {
   const std::lock_guard lock(mutex_);
   while (!used_.empty()) give_back(used_.back());
 }
 
-void BufferPool::clear() noexcept {
+void StepBuffers::clear() noexcept {
   const std::lock_guard lock(mutex_);
   for (const auto& [id, buffer] : registered_)
     if (Residency* residency = buffer.device().residency())
@@ -169,7 +169,7 @@ void BufferPool::clear() noexcept {
   bytes_ = 0;
 }
 
-Result<void> BufferPool::register_existing(const Buffer& buffer) {
+Result<void> StepBuffers::register_existing(const Buffer& buffer) {
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
   if (window.device != &allocator_->device())
     return Error::with_text(Code::kInvalidArgument, Layer::kAllocator,
@@ -181,7 +181,7 @@ Result<void> BufferPool::register_existing(const Buffer& buffer) {
   return {};
 }
 
-BufferPoolCounters BufferPool::counters() const {
+StepBuffersCounters StepBuffers::counters() const {
   const std::lock_guard lock(mutex_);
   return {.fresh = fresh_,
           .reused = reused_,

@@ -95,7 +95,7 @@ class HeaderReader {
       const auto alignment = value.type() == MetadataType::kU32 ? value.as_uint().value() : 0;
       if (!std::has_single_bit(alignment))
         return error_at(place, fmt::format("general.alignment is {} of type {}, not a power of two of type u32",
-                                           value.to_string(), berth::name(value.type())));
+                                           value.to_string(), berth::to_string(value.type())));
       header_.alignment = static_cast<std::uint32_t>(alignment);
     }
     header_.table.add(MetadataEntry{key, value});
@@ -160,7 +160,7 @@ class HeaderReader {
     tensor.dtype = *dtype;
     const auto bytes = checked_bytes(tensor.dtype, shape);
     if (!bytes)
-      return error_at(place, fmt::format("tensor {} of type {}: {}", quoted(tensor.name), berth::name(tensor.dtype),
+      return error_at(place, fmt::format("tensor {} of type {}: {}", quoted(tensor.name), berth::to_string(tensor.dtype),
                                          bytes.error().message()));
     tensor.bytes = *bytes;
     tensor.offset = next<std::uint64_t>();  // from the start of the data; made absolute below

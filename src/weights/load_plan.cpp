@@ -124,7 +124,7 @@ Result<LoadRequest> sliced_tensor(const TensorInfo& info, const AxisSlice& slice
     return Error::with_text(
         Code::kInvalidArgument, Layer::kFormat,
         fmt::format("slice [{}, {}) of axis {} cuts through blocks of {} elements of tensor {} ({})", slice.begin,
-                    slice.end, slice.axis, type.block_elements, quoted(info.name), berth::name(info.dtype)));
+                    slice.end, slice.axis, type.block_elements, quoted(info.name), berth::to_string(info.dtype)));
   std::vector<std::size_t> shape(info.shape.begin(), info.shape.end());
   shape[slice.axis] = slice.end - slice.begin;
   const auto bytes_of = [&](std::uint64_t elements) { return elements / type.block_elements * type.block_bytes; };

@@ -25,7 +25,7 @@ T load(std::span<const std::byte> bytes) noexcept {
 Error wrong_kind(const MetadataValue& value, std::string_view wanted) {
   return Error::with_text(
       Code::kTypeMismatch, Layer::kFormat,
-      fmt::format("metadata value {} is of type {}, not {}", value.to_string(4), name(value.type()), wanted));
+      fmt::format("metadata value {} is of type {}, not {}", value.to_string(4), to_string(value.type()), wanted));
 }
 
 // The bytes of the next element of an array that begins at `rest`, which it moves on. The encoding was
@@ -58,7 +58,7 @@ MetadataValue next_element(MetadataType type, std::span<const std::byte>& rest) 
 
 }  // namespace
 
-std::string_view name(MetadataType type) noexcept {
+std::string_view to_string(MetadataType type) noexcept {
   static constexpr std::string_view kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                                 "bool", "string", "array", "u64", "i64", "f64"};
   return kNames[static_cast<std::size_t>(type)];

@@ -42,7 +42,7 @@ Result<std::uint32_t> alignment_of(const Metadata& metadata) {
     return static_cast<std::uint32_t>(*value->as_uint());
   return Error::with_text(Code::kInvalidArgument, Layer::kFormat,
                           fmt::format("general.alignment is {} of type {}; it must be a power of two of type u32",
-                                      value->to_string(), name(value->type())));
+                                      value->to_string(), to_string(value->type())));
 }
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
@@ -68,7 +68,7 @@ Result<void> save_gguf(const std::string& path, std::span<const NamedBuffer> ten
     if (!type)
       return Error::with_text(Code::kUnsupported, Layer::kFormat,
                               fmt::format("tensor {} is of {}, which GGUF cannot hold; safetensors can",
-                                          formats::quoted(tensor.name), name(buffer.dtype())));
+                                          formats::quoted(tensor.name), to_string(buffer.dtype())));
     const std::size_t rank = buffer.shape().rank();
     if (rank > kMaxGgufRank)
       return Error::with_text(
@@ -78,7 +78,7 @@ Result<void> save_gguf(const std::string& path, std::span<const NamedBuffer> ten
       return Error::with_text(
           Code::kInvalidArgument, Layer::kFormat,
           fmt::format("tensor {} of {} has rows of {} elements, which are not whole blocks",
-                      formats::quoted(tensor.name), name(buffer.dtype()), buffer.shape()[rank - 1]));
+                      formats::quoted(tensor.name), to_string(buffer.dtype()), buffer.shape()[rank - 1]));
     put_string(header, tensor.name);
     put<std::uint32_t>(header, static_cast<std::uint32_t>(rank));
     for (std::size_t axis = rank; axis-- > 0;) put<std::uint64_t>(header, buffer.shape()[axis]);

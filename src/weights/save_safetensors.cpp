@@ -65,7 +65,7 @@ Result<void> save_safetensors(const std::string& path, std::span<const NamedBuff
     if (formats::safetensors_dtype(tensor.buffer.dtype()).empty())
       return Error::with_text(Code::kUnsupported, Layer::kFormat,
                               fmt::format("tensor {} is of {}, which safetensors cannot hold; GGUF can",
-                                          formats::quoted(tensor.name), name(tensor.buffer.dtype())));
+                                          formats::quoted(tensor.name), to_string(tensor.buffer.dtype())));
     sorted.push_back(&tensor);
   }
   std::sort(sorted.begin(), sorted.end(), [](const NamedBuffer* a, const NamedBuffer* b) {

@@ -22,7 +22,7 @@ using formats::FileSource;
 using formats::quoted;
 using formats::TensorTable;
 
-std::string_view name(WeightFormat format) noexcept {
+std::string_view to_string(WeightFormat format) noexcept {
   switch (format) {
     case WeightFormat::kSafetensors: return "safetensors";
     case WeightFormat::kGguf: return "gguf";

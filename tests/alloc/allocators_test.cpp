@@ -1,4 +1,4 @@
-// Limit, Stats, Null and Fault: what each adds to what the conformance suite checks of all.
+// Limit, Statistics, DryRun and Fault: what each adds to what the conformance suite checks of all.
 #include <gtest/gtest.h>
 
 #include <latch>
@@ -19,7 +19,7 @@ AllocatorPtr cpu() {
 }
 
 TEST(Limit, RefusesWhatWouldPassItAndNothingElse) {
-  const auto capped = limit(cpu(), 1000);
+  const auto capped = make_limit(cpu(), 1000);
   const Block a = capped->allocate({.bytes = 600}).value();
   EXPECT_EQ(capped->allocate({.bytes = 401}).error().code(), Code::kOutOfMemory);
   const Block b = capped->allocate({.bytes = 400}).value();
@@ -33,7 +33,7 @@ TEST(Limit, RefusesWhatWouldPassItAndNothingElse) {
 }
 
 TEST(Limit, ChargesWhatWasAskedEvenOverAPoolThatRounds) {
-  const auto capped = limit(pool(cpu()), 10'000);
+  const auto capped = make_limit(make_caching_pool(cpu()), 10'000);
   const Block block = capped->allocate({.bytes = 9'300}).value();
   EXPECT_EQ(capped->live_bytes(), 9'300u);
   capped->release(block);
@@ -43,7 +43,7 @@ TEST(Limit, AsksForReliefOnceBeforeItRefuses) {
   Block held;
   Limit* self = nullptr;
   int asked = 0;
-  const auto capped = limit(cpu(), 1000, [&](const BlockSpec&) {
+  const auto capped = make_limit(cpu(), 1000, [&](const BlockSpec&) {
     ++asked;
     if (asked > 1) return false;
     self->release(held);
@@ -59,7 +59,7 @@ TEST(Limit, AsksForReliefOnceBeforeItRefuses) {
 }
 
 TEST(Limit, NeverLetsTwoThreadsTakeTheLastBytes) {
-  const auto capped = limit(null(cpu()), 100);
+  const auto capped = make_limit(make_dry_run(cpu()), 100);
   std::atomic<int> granted{0};
   std::latch start(8);
   {
@@ -74,13 +74,13 @@ TEST(Limit, NeverLetsTwoThreadsTakeTheLastBytes) {
   EXPECT_EQ(granted.load(), 10);
 }
 
-TEST(Stats, CountsExactly) {
-  const auto counted = stats(limit(cpu(), 10'000));
+TEST(Statistics, CountsExactly) {
+  const auto counted = make_statistics(make_limit(cpu(), 10'000));
   const Block a = counted->allocate({.bytes = 1000, .label = "a"}).value();
   const Block b = counted->allocate({.bytes = 3000, .label = "b"}).value();
   EXPECT_FALSE(counted->allocate({.bytes = 20'000}).has_value());
   counted->release(a);
-  const AllocationStats now = counted->snapshot();
+  const StatisticsCounters now = counted->counters();
   EXPECT_EQ(now.live_bytes, 3000u);
   EXPECT_EQ(now.live_count, 1u);
   EXPECT_EQ(now.peak_bytes, 4000u);
@@ -95,8 +95,8 @@ TEST(Stats, CountsExactly) {
   counted->release(b);
 }
 
-TEST(Null, CountsSizesAndTakesNoMemory) {
-  const auto dry = null(cpu());
+TEST(DryRun, CountsSizesAndTakesNoMemory) {
+  const auto dry = make_dry_run(cpu());
   const auto before = dry->device().counters().live_bytes;
   const Buffer a = Buffer::allocate(dry, f32, {1u << 30}).value();
   {
@@ -108,8 +108,8 @@ TEST(Null, CountsSizesAndTakesNoMemory) {
   EXPECT_EQ(dry->device().counters().live_bytes, before);
 }
 
-TEST(Null, RefusesEveryUseOfItsBytesWithoutACrash) {
-  const Buffer buffer = Buffer::allocate(null(cpu()), u8, {64}).value();
+TEST(DryRun, RefusesEveryUseOfItsBytesWithoutACrash) {
+  const Buffer buffer = Buffer::allocate(make_dry_run(cpu()), u8, {64}).value();
   std::vector<std::byte> bytes(64);
   EXPECT_EQ(buffer.as_host_bytes_mut().error().code(), Code::kNotCpuAccessible);
   EXPECT_EQ(buffer.copyin(bytes).error().code(), Code::kInvalidUsage);
@@ -117,7 +117,7 @@ TEST(Null, RefusesEveryUseOfItsBytesWithoutACrash) {
 }
 
 TEST(Fault, FailsTheNthCallAndNoOther) {
-  const auto faulty = fault(cpu());
+  const auto faulty = make_fault(cpu());
   faulty->plan().fail_at(2);
   const Block a = faulty->allocate({.bytes = 10}).value();
   const auto refused = faulty->allocate({.bytes = 10, .label = "second"});
@@ -133,7 +133,7 @@ TEST(Fault, FailsTheNthCallAndNoOther) {
 }
 
 TEST(Fault, FailsEveryNthCall) {
-  FaultPlan plan;
+  FaultTrigger plan;
   plan.fail_every(3);
   int failed = 0;
   for (int i = 0; i < 9; ++i) failed += plan.next_fails();

@@ -23,8 +23,8 @@ class SegmentTest : public ::testing::TestWithParam<const char*> {
     if (std::string_view(GetParam()) == "CUDA" && !choice_) choice_.emplace();
     return device(GetParam()).value();
   }
-  std::shared_ptr<Segment> make(std::size_t steps) {
-    return make_segment(open(), {.reserve_bytes = steps * kStep, .step_bytes = kStep}).value();
+  std::shared_ptr<GrowableMemory> make(std::size_t steps) {
+    return make_growable(open(), {.reserve_bytes = steps * kStep, .step_bytes = kStep}).value();
   }
   void TearDown() override {
     if (!choice_ || cuda_test::on_real_gpu()) return;
@@ -97,10 +97,10 @@ TEST_P(SegmentTest, ReusesMemoryOnlyAfterItsLastUse) {
   }
   if (std::string_view(GetParam()) == "CUDA") {
     EXPECT_EQ(segment->counters().pending_bytes, kStep);
-    EXPECT_TRUE(fails_with(Buffer::allocate(segment, u8, {kStep}, {.on = other->line()}), Code::kOutOfMemory));
+    EXPECT_TRUE(fails_with(Buffer::allocate(segment, u8, {kStep}, {.on = other->timeline()}), Code::kOutOfMemory));
   }
   // The same line may have it at once: it comes after by itself.
-  const Buffer next = Buffer::allocate(segment, u8, {kStep}, {.on = queue->line()}).value();
+  const Buffer next = Buffer::allocate(segment, u8, {kStep}, {.on = queue->timeline()}).value();
   EXPECT_EQ(next.native_handle(), address);
   ASSERT_TRUE(queue->fill(next.window().value(), 2));
   ASSERT_TRUE(queue->finish());
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, SegmentTest, ::testing::Values("CPU", "CUDA"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST(SegmentOptionsTest, RefusesNothingAsASize) {
-  EXPECT_TRUE(fails_with(make_segment(device("CPU").value(), {.reserve_bytes = 0}), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(make_growable(device("CPU").value(), {.reserve_bytes = 0}), Code::kInvalidArgument));
 }
 
 class SegmentOnDouble : public cuda_test::CudaDoubleTest {};
@@ -176,7 +176,7 @@ TEST_F(SegmentOnDouble, ChangesNothingWhenTheGpuIsFull) {
   const CudaDoubleOptions small{.memory_bytes = 3 * kStep};
   ASSERT_EQ(cuda_double().reset(&small), 1);
   const DevicePtr gpu = device("CUDA").value();
-  const auto segment = make_segment(gpu, {.reserve_bytes = 64 * kStep, .step_bytes = kStep}).value();
+  const auto segment = make_growable(gpu, {.reserve_bytes = 64 * kStep, .step_bytes = kStep}).value();
   EXPECT_TRUE(fails_with(Buffer::allocate(segment, u8, {5 * kStep}), Code::kOutOfMemory));
   EXPECT_EQ(segment->counters().mapped_bytes, 0u);
   EXPECT_EQ(cuda_double().live_bytes(0), 0u);
@@ -185,12 +185,12 @@ TEST_F(SegmentOnDouble, ChangesNothingWhenTheGpuIsFull) {
 
 TEST_F(SegmentOnDouble, ServesAPoolThatNamesAQueue) {
   const DevicePtr gpu = device("CUDA").value();
-  const auto cached = pool(gpu);
+  const auto cached = make_caching_pool(gpu);
   const QueuePtr one = gpu->make_queue().value();
   const QueuePtr two = gpu->make_queue().value();
-  { const Buffer never_used = Buffer::allocate(cached, u8, {4096}, {.on = one->line()}).value(); }
+  { const Buffer never_used = Buffer::allocate(cached, u8, {4096}, {.on = one->timeline()}).value(); }
   // The cached block must be ordered for any queue, though the first to ask named one.
-  const Buffer again = Buffer::allocate(cached, u8, {4096}, {.on = two->line()}).value();
+  const Buffer again = Buffer::allocate(cached, u8, {4096}, {.on = two->timeline()}).value();
   ASSERT_TRUE(two->fill(again.window().value(), 1));
   ASSERT_TRUE(two->finish());
 }

@@ -10,29 +10,29 @@
 namespace berth {
 namespace {
 
-Tlsf heap_of(std::uint64_t capacity, std::uint64_t granule = 64) {
-  return Tlsf::create(capacity, granule).value();
+OffsetAllocator heap_of(std::uint64_t capacity, std::uint64_t granule = 64) {
+  return OffsetAllocator::make(capacity, granule).value();
 }
 
-TEST(Tlsf, HandsOutTheWholeCapacityInOnePiece) {
+TEST(OffsetAllocator, HandsOutTheWholeCapacityInOnePiece) {
   for (const std::uint64_t capacity : {64u, 128u, 2112u, 6400u, 1000000u, 1u << 30}) {
-    Tlsf heap = heap_of(capacity);
+    OffsetAllocator heap = heap_of(capacity);
     EXPECT_EQ(heap.allocate(heap.capacity()).value(), 0u) << capacity;
     EXPECT_EQ(heap.used(), heap.capacity());
-    EXPECT_EQ(heap.stats().largest_free, 0u);
+    EXPECT_EQ(heap.counters().largest_free, 0u);
     EXPECT_TRUE(heap.check());
   }
 }
 
-TEST(Tlsf, NeverHandsOutATailShorterThanItsGranule) {
-  Tlsf heap = heap_of(1000, 256);
+TEST(OffsetAllocator, NeverHandsOutATailShorterThanItsGranule) {
+  OffsetAllocator heap = heap_of(1000, 256);
   EXPECT_EQ(heap.capacity(), 768u);
   EXPECT_EQ(heap.allocate(769).error().code(), Code::kOutOfMemory);
   EXPECT_TRUE(heap.allocate(768));
 }
 
-TEST(Tlsf, GivesAZeroByteAllocationAnOffsetOfItsOwn) {
-  Tlsf heap = heap_of(1024);
+TEST(OffsetAllocator, GivesAZeroByteAllocationAnOffsetOfItsOwn) {
+  OffsetAllocator heap = heap_of(1024);
   const auto a = heap.allocate(0).value();
   const auto b = heap.allocate(0).value();
   EXPECT_NE(a, b);
@@ -41,25 +41,25 @@ TEST(Tlsf, GivesAZeroByteAllocationAnOffsetOfItsOwn) {
   EXPECT_EQ(heap.used(), 0u);
 }
 
-TEST(Tlsf, RefusesAGranuleThatIsNotAPowerOfTwo) {
-  EXPECT_EQ(Tlsf::create(1024, 48).error().code(), Code::kInvalidArgument);
-  EXPECT_EQ(Tlsf::create(1024, 0).error().code(), Code::kInvalidArgument);
+TEST(OffsetAllocator, RefusesAGranuleThatIsNotAPowerOfTwo) {
+  EXPECT_EQ(OffsetAllocator::make(1024, 48).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(OffsetAllocator::make(1024, 0).error().code(), Code::kInvalidArgument);
 }
 
-TEST(Tlsf, RefusesMoreGranulesThanItHasClassesFor) {
-  EXPECT_EQ(Tlsf::create(std::uint64_t{1} << 37, 1).error().code(), Code::kInvalidArgument);
-  EXPECT_TRUE(Tlsf::create((std::uint64_t{1} << 37) - 1, 1));
+TEST(OffsetAllocator, RefusesMoreGranulesThanItHasClassesFor) {
+  EXPECT_EQ(OffsetAllocator::make(std::uint64_t{1} << 37, 1).error().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(OffsetAllocator::make((std::uint64_t{1} << 37) - 1, 1));
 }
 
-TEST(Tlsf, RefusesAnAlignmentThatIsNotAPowerOfTwoAndChangesNothing) {
-  Tlsf heap = heap_of(1024);
+TEST(OffsetAllocator, RefusesAnAlignmentThatIsNotAPowerOfTwoAndChangesNothing) {
+  OffsetAllocator heap = heap_of(1024);
   EXPECT_EQ(heap.allocate(64, 96).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(heap.allocate(64, 0).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(heap.used(), 0u);
 }
 
-TEST(Tlsf, SaysHowMuchWasFreeWhenItRefuses) {
-  Tlsf heap = heap_of(4096);
+TEST(OffsetAllocator, SaysHowMuchWasFreeWhenItRefuses) {
+  OffsetAllocator heap = heap_of(4096);
   const auto a = heap.allocate(1024).value();
   ASSERT_TRUE(heap.allocate(1024));
   ASSERT_TRUE(heap.allocate(2048));
@@ -71,8 +71,8 @@ TEST(Tlsf, SaysHowMuchWasFreeWhenItRefuses) {
             "asked for 2.0 KiB aligned to 128, but of 1.0 KiB free bytes the longest range has 1.0 KiB");
 }
 
-TEST(Tlsf, RefusesSizesNearTheEndOfTheNumberRange) {
-  Tlsf heap = heap_of(1 << 20);
+TEST(OffsetAllocator, RefusesSizesNearTheEndOfTheNumberRange) {
+  OffsetAllocator heap = heap_of(1 << 20);
   EXPECT_EQ(heap.allocate(~std::uint64_t{0}).error().code(), Code::kOutOfMemory);
   EXPECT_EQ(heap.allocate(64, std::uint64_t{1} << 63).value(), 0u);
   EXPECT_EQ(heap.allocate(64, std::uint64_t{1} << 63).error().code(), Code::kOutOfMemory);
@@ -80,8 +80,8 @@ TEST(Tlsf, RefusesSizesNearTheEndOfTheNumberRange) {
   EXPECT_TRUE(heap.check());
 }
 
-TEST(Tlsf, RefusesASecondReleaseOfTheSameOffset) {
-  Tlsf heap = heap_of(4096);
+TEST(OffsetAllocator, RefusesASecondReleaseOfTheSameOffset) {
+  OffsetAllocator heap = heap_of(4096);
   const auto a = heap.allocate(100).value();
   ASSERT_TRUE(heap.release(a));
   const auto again = heap.release(a);
@@ -91,8 +91,8 @@ TEST(Tlsf, RefusesASecondReleaseOfTheSameOffset) {
   EXPECT_TRUE(heap.check());
 }
 
-TEST(Tlsf, RefusesAnOffsetThatIsNotTheStartOfAnAllocation) {
-  Tlsf heap = heap_of(4096);
+TEST(OffsetAllocator, RefusesAnOffsetThatIsNotTheStartOfAnAllocation) {
+  OffsetAllocator heap = heap_of(4096);
   ASSERT_EQ(heap.allocate(256).value(), 0u);
   EXPECT_EQ(heap.release(64).error().code(), Code::kNotFound);
   EXPECT_EQ(heap.release(3).error().code(), Code::kNotFound);
@@ -102,36 +102,36 @@ TEST(Tlsf, RefusesAnOffsetThatIsNotTheStartOfAnAllocation) {
   EXPECT_EQ(heap.used(), 256u);
 }
 
-TEST(Tlsf, MergesWithBothNeighboursInEveryOrderOfRelease) {
+TEST(OffsetAllocator, MergesWithBothNeighboursInEveryOrderOfRelease) {
   std::vector<int> order = {0, 1, 2};
   do {
-    Tlsf heap = heap_of(3 * 640);
+    OffsetAllocator heap = heap_of(3 * 640);
     std::vector<std::uint64_t> offsets;
     for (int i = 0; i < 3; ++i) offsets.push_back(heap.allocate(640).value());
     for (const int i : order) ASSERT_TRUE(heap.release(offsets[static_cast<std::size_t>(i)]));
-    EXPECT_EQ(heap.stats().free_ranges, 1u);
-    EXPECT_EQ(heap.stats().largest_free, 3u * 640);
+    EXPECT_EQ(heap.counters().free_ranges, 1u);
+    EXPECT_EQ(heap.counters().largest_free, 3u * 640);
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(Tlsf, KeepsWhatAlignmentSkipsForLater) {
-  Tlsf heap = heap_of(8192);
+TEST(OffsetAllocator, KeepsWhatAlignmentSkipsForLater) {
+  OffsetAllocator heap = heap_of(8192);
   ASSERT_EQ(heap.allocate(64).value(), 0u);
   EXPECT_EQ(heap.allocate(4096, 4096).value(), 4096u);
   EXPECT_EQ(heap.allocate(4096 - 64).value(), 64u);
   EXPECT_EQ(heap.used(), 8192u);
 }
 
-TEST(Tlsf, StartsAnewAfterReset) {
-  Tlsf heap = heap_of(4096);
+TEST(OffsetAllocator, StartsAnewAfterReset) {
+  OffsetAllocator heap = heap_of(4096);
   const auto a = heap.allocate(128).value();
   heap.reset();
   EXPECT_EQ(heap.release(a).error().code(), Code::kNotOwned);
   EXPECT_EQ(heap.allocate(4096).value(), 0u);
 }
 
-TEST(Tlsf, ManagesNothingWhenTheCapacityIsZero) {
-  Tlsf heap = heap_of(0);
+TEST(OffsetAllocator, ManagesNothingWhenTheCapacityIsZero) {
+  OffsetAllocator heap = heap_of(0);
   EXPECT_EQ(heap.allocate(0).error().code(), Code::kOutOfMemory);
   EXPECT_EQ(heap.release(0).error().code(), Code::kNotFound);
   EXPECT_TRUE(heap.check());
@@ -176,8 +176,8 @@ RC_GTEST_PROP(TlsfProperty, AgreesWithASimpleModel, ()) {
   const auto calls = *rc::gen::container<std::vector<Call>>(rc::gen::build<Call>(
       rc::gen::set(&Call::release), rc::gen::set(&Call::a, rc::gen::inRange<std::uint64_t>(0, 1 << 14)),
       rc::gen::set(&Call::align_bits, rc::gen::inRange(0u, 15u))));
-  Tlsf heap = Tlsf::create(capacity, granule).value();
-  Tlsf twin = heap;
+  OffsetAllocator heap = OffsetAllocator::make(capacity, granule).value();
+  OffsetAllocator twin = heap;
   Model model(heap.capacity());
   for (const Call& call : calls) {
     if (call.release) {
@@ -219,14 +219,14 @@ RC_GTEST_PROP(TlsfProperty, AgreesWithASimpleModel, ()) {
     RC_ASSERT(heap.check().has_value());
     RC_ASSERT(heap.used() == model.used());
     RC_ASSERT(heap.allocations() == model.live_.size());
-    RC_ASSERT(heap.stats().largest_free == model.longest_free());
+    RC_ASSERT(heap.counters().largest_free == model.longest_free());
   }
   for (const auto& [offset, bytes] : model.live_) RC_ASSERT(heap.release(offset).has_value());
-  RC_ASSERT(heap.stats().free_ranges == (heap.capacity() == 0 ? 0u : 1u));
+  RC_ASSERT(heap.counters().free_ranges == (heap.capacity() == 0 ? 0u : 1u));
 }
 
-TEST(Tlsf, StaysSoundOverALongMixedRun) {
-  Tlsf heap = heap_of(std::uint64_t{64} << 20);
+TEST(OffsetAllocator, StaysSoundOverALongMixedRun) {
+  OffsetAllocator heap = heap_of(std::uint64_t{64} << 20);
   std::vector<std::uint64_t> live;
   std::uint64_t state = 7;
   const auto next = [&state] { return state = state * 6364136223846793005ull + 1442695040888963407ull, state >> 33; };
@@ -241,9 +241,9 @@ TEST(Tlsf, StaysSoundOverALongMixedRun) {
     }
   }
   ASSERT_TRUE(heap.check());
-  EXPECT_GE(heap.stats().peak, heap.used());
+  EXPECT_GE(heap.counters().peak, heap.used());
   for (const auto offset : live) ASSERT_TRUE(heap.release(offset));
-  EXPECT_EQ(heap.stats().largest_free, heap.capacity());
+  EXPECT_EQ(heap.counters().largest_free, heap.capacity());
 }
 
 }  // namespace

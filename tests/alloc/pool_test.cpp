@@ -39,24 +39,24 @@ TEST(SizeClass, IsNeverSmallerThanItsSizesAndAtMostAnEighthLarger) {
   }
 }
 
-TEST(Pool, HandsTheSameMemoryOutAgainWithoutAskingBelow) {
-  const auto below = stats(cpu());
-  const auto cache = pool(below);
+TEST(CachingPool, HandsTheSameMemoryOutAgainWithoutAskingBelow) {
+  const auto below = make_statistics(cpu());
+  const auto cache = make_caching_pool(below);
   const Block first = take(*cache, {.bytes = 5000});
   cache->release(first);
   const Block second = take(*cache, {.bytes = 4990});
   EXPECT_EQ(second.handle, first.handle);
   EXPECT_EQ(second.bytes, 4990u) << "a block says what was asked for";
-  EXPECT_EQ(below->snapshot().allocations, 1u);
+  EXPECT_EQ(below->counters().allocations, 1u);
   EXPECT_EQ(cache->counters().hits, 1u);
   EXPECT_EQ(cache->counters().misses, 1u);
   cache->release(second);
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, ReturnsToTheLayerBelowExactlyTheBlocksItGot) {
-  const auto inner = pool(cpu());
-  const auto outer = pool(inner);
+TEST(CachingPool, ReturnsToTheLayerBelowExactlyTheBlocksItGot) {
+  const auto inner = make_caching_pool(cpu());
+  const auto outer = make_caching_pool(inner);
   std::vector<Block> blocks;
   for (std::size_t i = 1; i < 50; ++i) blocks.push_back(take(*outer, {.bytes = i * 1000}));
   for (const Block& block : blocks) outer->release(block);
@@ -65,8 +65,8 @@ TEST(Pool, ReturnsToTheLayerBelowExactlyTheBlocksItGot) {
   EXPECT_EQ(inner->counters().live_count, 0u);
 }
 
-TEST(Pool, RefusesABlockReturnedTwice) {
-  const auto cache = pool(cpu());
+TEST(CachingPool, RefusesABlockReturnedTwice) {
+  const auto cache = make_caching_pool(cpu());
   const Block block = take(*cache, {.bytes = 4096});
   cache->release(block);
   cache->release(block);
@@ -81,9 +81,9 @@ TEST(Pool, RefusesABlockReturnedTwice) {
   cache->release(b);
 }
 
-TEST(Pool, RefusesABlockOfAnotherPool) {
-  const auto mine = pool(cpu());
-  const auto other = pool(cpu());
+TEST(CachingPool, RefusesABlockOfAnotherPool) {
+  const auto mine = make_caching_pool(cpu());
+  const auto other = make_caching_pool(cpu());
   const Block block = take(*mine, {.bytes = 4096});
   const Block foreign = take(*other, {.bytes = 4096});
   mine->release(foreign);
@@ -95,8 +95,8 @@ TEST(Pool, RefusesABlockOfAnotherPool) {
   other->release(foreign);
 }
 
-TEST(Pool, KeepsOptionsAndTagsApart) {
-  const auto cache = pool(cpu());
+TEST(CachingPool, KeepsOptionsAndTagsApart) {
+  const auto cache = make_caching_pool(cpu());
   const Block plain = take(*cache, {.bytes = 4096});
   cache->release(plain);
   for (const BlockSpec& spec :
@@ -116,8 +116,8 @@ TEST(Pool, KeepsOptionsAndTagsApart) {
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, CountsAndTrimsATagByItself) {
-  const auto cache = pool(cpu());
+TEST(CachingPool, CountsAndTrimsATagByItself) {
+  const auto cache = make_caching_pool(cpu());
   const Block a = take(*cache, {.bytes = 64 * 1024, .tag = "a"});
   const Block b = take(*cache, {.bytes = 128 * 1024, .tag = "b"});
   const Block b2 = take(*cache, {.bytes = 128 * 1024, .tag = "b"});
@@ -136,8 +136,8 @@ TEST(Pool, CountsAndTrimsATagByItself) {
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, KnowsItsPeakExactlyWhenOneThreadAllocates) {
-  const auto cache = pool(cpu());
+TEST(CachingPool, KnowsItsPeakExactlyWhenOneThreadAllocates) {
+  const auto cache = make_caching_pool(cpu());
   std::vector<Block> blocks;
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 20; ++i) blocks.push_back(take(*cache, {.bytes = 4096, .tag = i % 2 == 0 ? "even" : "odd"}));
@@ -151,13 +151,13 @@ TEST(Pool, KnowsItsPeakExactlyWhenOneThreadAllocates) {
   EXPECT_EQ(cache->counters().live_bytes, 0u);
 }
 
-TEST(Pool, KnowsItsPeaksExactlyWhenRequestsOfManyKindsTakeTurns) {
+TEST(CachingPool, KnowsItsPeaksExactlyWhenRequestsOfManyKindsTakeTurns) {
   struct Held {
     Block block;
     std::size_t bytes, tag;
   };
   const Name tags[] = {"first", "second"};
-  const auto cache = pool(cpu());
+  const auto cache = make_caching_pool(cpu());
   std::minstd_rand random(7);
   std::vector<Held> held;
   std::size_t live = 0, peak = 0, live_of[2] = {}, peak_of[2] = {};
@@ -186,8 +186,8 @@ TEST(Pool, KnowsItsPeaksExactlyWhenRequestsOfManyKindsTakeTurns) {
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, KeepsItsCacheWithinTheBound) {
-  const auto cache = pool(cpu(), {.max_cached_bytes = kMiB});
+TEST(CachingPool, KeepsItsCacheWithinTheBound) {
+  const auto cache = make_caching_pool(cpu(), {.max_cached_bytes = kMiB});
   for (int round = 0; round < 4; ++round) {
     std::vector<Block> blocks;
     for (std::size_t i = 0; i < 100; ++i) blocks.push_back(take(*cache, {.bytes = (1 + i % 7) * 32 * 1024}));
@@ -200,8 +200,8 @@ TEST(Pool, KeepsItsCacheWithinTheBound) {
   EXPECT_GT(cache->counters().cached_bytes, kMiB / 2);
 }
 
-TEST(Pool, KeepsItsCacheWithinTheBoundAcrossThreads) {
-  const auto cache = pool(cpu(), {.max_cached_bytes = kMiB});
+TEST(CachingPool, KeepsItsCacheWithinTheBoundAcrossThreads) {
+  const auto cache = make_caching_pool(cpu(), {.max_cached_bytes = kMiB});
   std::vector<std::jthread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&] {
@@ -216,46 +216,46 @@ TEST(Pool, KeepsItsCacheWithinTheBoundAcrossThreads) {
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, NeverCachesBlocksPastItsLargestSize) {
-  const auto below = stats(cpu());
-  const auto cache = pool(below, {.max_block_bytes = 10'000});
+TEST(CachingPool, NeverCachesBlocksPastItsLargestSize) {
+  const auto below = make_statistics(cpu());
+  const auto cache = make_caching_pool(below, {.max_block_bytes = 10'000});
   const Block block = take(*cache, {.bytes = 10'001});
-  EXPECT_EQ(below->snapshot().live_bytes, 10'001u) << "and does not round them";
+  EXPECT_EQ(below->counters().live_bytes, 10'001u) << "and does not round them";
   cache->release(block);
-  EXPECT_EQ(below->snapshot().live_bytes, 0u);
+  EXPECT_EQ(below->counters().live_bytes, 0u);
   EXPECT_EQ(cache->counters().live_bytes, 0u);
 }
 
-TEST(Pool, ServesNoRequestPastItsLargestSizeFromTheCache) {
-  const auto below = stats(cpu());
-  const auto cache = pool(below, {.max_block_bytes = 10'000});
+TEST(CachingPool, ServesNoRequestPastItsLargestSizeFromTheCache) {
+  const auto below = make_statistics(cpu());
+  const auto cache = make_caching_pool(below, {.max_block_bytes = 10'000});
   cache->release(take(*cache, {.bytes = 10'000}));
-  EXPECT_EQ(below->snapshot().live_bytes, 10'240u) << "the largest size itself is rounded and cached";
+  EXPECT_EQ(below->counters().live_bytes, 10'240u) << "the largest size itself is rounded and cached";
   const Block past = take(*cache, {.bytes = 10'001});
-  EXPECT_EQ(below->snapshot().live_bytes, 10'240u + 10'001u);
+  EXPECT_EQ(below->counters().live_bytes, 10'240u + 10'001u);
   cache->release(past);
   const Block within = take(*cache, {.bytes = 10'000});
-  EXPECT_EQ(below->snapshot().allocations, 2u);
+  EXPECT_EQ(below->counters().allocations, 2u);
   EXPECT_EQ(cache->counters().hits, 1u);
   cache->release(within);
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, TrimsDownToWhatItMayKeep) {
-  const auto below = stats(cpu());
-  const auto cache = pool(below);
+TEST(CachingPool, TrimsDownToWhatItMayKeep) {
+  const auto below = make_statistics(cpu());
+  const auto cache = make_caching_pool(below);
   std::vector<Block> blocks;
   for (int i = 0; i < 10; ++i) blocks.push_back(take(*cache, {.bytes = 65'536}));
   for (const Block& block : blocks) cache->release(block);
   EXPECT_EQ(cache->trim(3 * 65'536), 7u * 65'536);
-  EXPECT_EQ(below->snapshot().live_bytes, 3u * 65'536);
+  EXPECT_EQ(below->counters().live_bytes, 3u * 65'536);
   EXPECT_EQ(cache->trim(), 3u * 65'536);
   EXPECT_EQ(cache->trim(), 0u);
 }
 
-TEST(Pool, TakesBackWhatAnotherThreadKeeps) {
-  const auto below = stats(cpu());
-  const auto cache = pool(below);
+TEST(CachingPool, TakesBackWhatAnotherThreadKeeps) {
+  const auto below = make_statistics(cpu());
+  const auto cache = make_caching_pool(below);
   std::atomic<int> step{0};
   std::jthread other([&] {
     cache->release(take(*cache, {.bytes = 65'536}));
@@ -266,26 +266,26 @@ TEST(Pool, TakesBackWhatAnotherThreadKeeps) {
   });
   step.wait(0);
   EXPECT_EQ(cache->trim(), 65'536u);
-  EXPECT_EQ(below->snapshot().live_bytes, 0u);
+  EXPECT_EQ(below->counters().live_bytes, 0u);
   step = 2;
   step.notify_all();
   other.join();
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, SharesWhatAThreadKeptWhenTheThreadEnds) {
-  const auto below = stats(cpu());
-  const auto cache = pool(below);
+TEST(CachingPool, SharesWhatAThreadKeptWhenTheThreadEnds) {
+  const auto below = make_statistics(cpu());
+  const auto cache = make_caching_pool(below);
   cache->release(take(*cache, {.bytes = 64}));  // this thread has a cache, and does not come into the other's
   std::jthread([&] { cache->release(take(*cache, {.bytes = 65'536})); }).join();
   cache->release(take(*cache, {.bytes = 65'536}));
-  EXPECT_EQ(below->snapshot().allocations, 2u);
+  EXPECT_EQ(below->counters().allocations, 2u);
   EXPECT_EQ(cache->counters().hits, 1u);
   EXPECT_EQ(cache->counters().live_bytes, 0u);
 }
 
-TEST(Pool, CountsWhatIsLiveWhenItsThreadIsGoneAndAnotherTakesItsPlace) {
-  const auto cache = pool(cpu());
+TEST(CachingPool, CountsWhatIsLiveWhenItsThreadIsGoneAndAnotherTakesItsPlace) {
+  const auto cache = make_caching_pool(cpu());
   std::vector<Block> blocks;
   std::jthread([&] {
     for (int i = 0; i < 3; ++i) blocks.push_back(take(*cache, {.bytes = 65'536}));
@@ -306,8 +306,8 @@ TEST(Pool, CountsWhatIsLiveWhenItsThreadIsGoneAndAnotherTakesItsPlace) {
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, TakesABlockBackFromAThreadThatHadItBefore) {
-  const auto cache = pool(cpu());
+TEST(CachingPool, TakesABlockBackFromAThreadThatHadItBefore) {
+  const auto cache = make_caching_pool(cpu());
   Block block = take(*cache, {.bytes = 4096});
   cache->release(block);
   block = take(*cache, {.bytes = 4096});  // the last one that this thread was given
@@ -333,10 +333,10 @@ TEST(Pool, TakesABlockBackFromAThreadThatHadItBefore) {
   cache->release(again);
 }
 
-TEST(Pool, HoldsLittleWhenOneThreadAllocatesWhatAnotherReleases) {
+TEST(CachingPool, HoldsLittleWhenOneThreadAllocatesWhatAnotherReleases) {
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{4096}, std::size_t{512} << 10}) {
-    const auto below = stats(cpu());
-    const auto cache = pool(below);
+    const auto below = make_statistics(cpu());
+    const auto cache = make_caching_pool(below);
     constexpr std::size_t kTogether = 32;
     std::vector<Block> handed(kTogether);
     std::atomic<int> turn{0};
@@ -354,45 +354,45 @@ TEST(Pool, HoldsLittleWhenOneThreadAllocatesWhatAnotherReleases) {
       turn = 2 * i + 1;
     }
     consumer.join();
-    EXPECT_LE(below->snapshot().allocations, 10 * kTogether) << bytes;
+    EXPECT_LE(below->counters().allocations, 10 * kTogether) << bytes;
     EXPECT_EQ(cache->counters().live_count, 0u);
     EXPECT_TRUE(cache->check().has_value());
   }
 }
 
-TEST(Pool, MayGoBeforeTheThreadsThatUsedIt) {
-  const auto below = stats(cpu());
+TEST(CachingPool, MayGoBeforeTheThreadsThatUsedIt) {
+  const auto below = make_statistics(cpu());
   std::atomic<int> step{0};
-  auto cache = pool(below);
+  auto cache = make_caching_pool(below);
   std::jthread other([&] {
     cache->release(take(*cache, {.bytes = 65'536}));
     step = 1;
     step.notify_all();
     step.wait(1);
     // Another pool, in the place where the first one was.
-    const auto fresh = pool(below);
+    const auto fresh = make_caching_pool(below);
     fresh->release(take(*fresh, {.bytes = 65'536}));
   });
   step.wait(0);
   cache.reset();
-  EXPECT_EQ(below->snapshot().live_bytes, 0u);
+  EXPECT_EQ(below->counters().live_bytes, 0u);
   step = 2;
   step.notify_all();
   other.join();
-  EXPECT_EQ(below->snapshot().live_bytes, 0u);
+  EXPECT_EQ(below->counters().live_bytes, 0u);
 }
 
-TEST(Pool, ServesMorePoolsThanAThreadRemembers) {
-  std::vector<std::shared_ptr<Pool>> pools;
-  for (int i = 0; i < 10; ++i) pools.push_back(pool(cpu()));
+TEST(CachingPool, ServesMorePoolsThanAThreadRemembers) {
+  std::vector<std::shared_ptr<CachingPool>> pools;
+  for (int i = 0; i < 10; ++i) pools.push_back(make_caching_pool(cpu()));
   for (int round = 0; round < 3; ++round)
     for (const auto& each : pools) each->release(take(*each, {.bytes = 100}));
   for (const auto& each : pools) EXPECT_EQ(each->counters().hits, 2u);
 }
 
-TEST(Pool, ReusesABlockInFlightOnlyOnItsOwnLine) {
+TEST(CachingPool, ReusesABlockInFlightOnlyOnItsOwnLine) {
   const auto lagging = doubles::LaggingDevice::make();
-  const auto cache = pool(lagging);
+  const auto cache = make_caching_pool(lagging);
   const auto queue = lagging->lagging_queue();
   const auto other = lagging->lagging_queue();
   const Block block = take(*cache, {.bytes = 4096});
@@ -402,9 +402,9 @@ TEST(Pool, ReusesABlockInFlightOnlyOnItsOwnLine) {
 
   const Block idle = take(*cache, {.bytes = 4096});
   EXPECT_NE(idle.handle, block.handle) << "the work is not done";
-  const Block on_other = take(*cache, {.bytes = 4096, .on = other->line()});
+  const Block on_other = take(*cache, {.bytes = 4096, .on = other->timeline()});
   EXPECT_NE(on_other.handle, block.handle);
-  const Block on_same = take(*cache, {.bytes = 4096, .on = queue->line()});
+  const Block on_same = take(*cache, {.bytes = 4096, .on = queue->timeline()});
   EXPECT_EQ(on_same.handle, block.handle) << "a line is in order";
   cache->release(on_same, used);
   queue->reach(used);
@@ -414,10 +414,10 @@ TEST(Pool, ReusesABlockInFlightOnlyOnItsOwnLine) {
   EXPECT_TRUE(cache->check().has_value());
 }
 
-TEST(Pool, GivesABlockInFlightBackWithTheMomentOfItsLastUse) {
+TEST(CachingPool, GivesABlockInFlightBackWithTheMomentOfItsLastUse) {
   const auto lagging = doubles::LaggingDevice::make();
   const auto queue = lagging->lagging_queue();
-  const auto cache = pool(lagging);
+  const auto cache = make_caching_pool(lagging);
   const Block block = take(*cache, {.bytes = 4096});
   ASSERT_TRUE(queue->fill({.block = block, .bytes = 4096, .device = lagging.get()}, 1).has_value());
   const Timepoint used = queue->submit().value();
@@ -429,9 +429,9 @@ TEST(Pool, GivesABlockInFlightBackWithTheMomentOfItsLastUse) {
   EXPECT_EQ(lagging->counters().live_bytes, 0u);
 }
 
-TEST(Pool, DropsItsCacheAndTriesAgainWhenTheLayerBelowRefuses) {
-  const auto capped = limit(cpu(), 100'000);
-  const auto cache = pool(capped);
+TEST(CachingPool, DropsItsCacheAndTriesAgainWhenTheLayerBelowRefuses) {
+  const auto capped = make_limit(cpu(), 100'000);
+  const auto cache = make_caching_pool(capped);
   cache->release(take(*cache, {.bytes = 65'536}));
   EXPECT_EQ(capped->live_bytes(), 65'536u);
   const auto block = cache->allocate({.bytes = 81'920});
@@ -439,10 +439,10 @@ TEST(Pool, DropsItsCacheAndTriesAgainWhenTheLayerBelowRefuses) {
   cache->release(*block);
 }
 
-TEST(Pool, ReportsTheFirstErrorWhenTheSecondTryFailsToo) {
-  const auto capped = limit(cpu(), 100'000);
-  const auto plan = std::make_shared<FaultPlan>();
-  const auto cache = pool(fault(capped, plan));
+TEST(CachingPool, ReportsTheFirstErrorWhenTheSecondTryFailsToo) {
+  const auto capped = make_limit(cpu(), 100'000);
+  const auto plan = std::make_shared<FaultTrigger>();
+  const auto cache = make_caching_pool(make_fault(capped, plan));
   cache->release(take(*cache, {.bytes = 65'536}));
   plan->fail_at(1);
   const auto refused = cache->allocate({.bytes = 200'000, .label = "large"});
@@ -453,9 +453,9 @@ TEST(Pool, ReportsTheFirstErrorWhenTheSecondTryFailsToo) {
   EXPECT_EQ(cache->counters().cached_bytes, 0u);
 }
 
-TEST(Pool, PassesOnErrorsThatMoreMemoryWouldNotCure) {
-  const auto below = stats(cpu());
-  const auto cache = pool(below);
+TEST(CachingPool, PassesOnErrorsThatMoreMemoryWouldNotCure) {
+  const auto below = make_statistics(cpu());
+  const auto cache = make_caching_pool(below);
   cache->release(take(*cache, {.bytes = 64}));
   const auto refused = cache->allocate({.bytes = 64, .alignment = 3});
   ASSERT_FALSE(refused.has_value());
@@ -463,8 +463,8 @@ TEST(Pool, PassesOnErrorsThatMoreMemoryWouldNotCure) {
   EXPECT_EQ(cache->counters().cached_bytes, 64u) << "the cache was dropped for nothing";
 }
 
-TEST(Pool, RefusesToPassItsBudgetAndSaysWhatWouldHelp) {
-  const auto cache = pool(cpu(), {.budget = 4 * kMiB});
+TEST(CachingPool, RefusesToPassItsBudgetAndSaysWhatWouldHelp) {
+  const auto cache = make_caching_pool(cpu(), {.budget = 4 * kMiB});
   const Block held = take(*cache, {.bytes = 3 * kMiB, .label = "held"});
   cache->release(take(*cache, {.bytes = 512 * 1024}));
   const auto fits = cache->allocate({.bytes = kMiB, .label = "needs the cache's room"});
@@ -482,11 +482,11 @@ TEST(Pool, RefusesToPassItsBudgetAndSaysWhatWouldHelp) {
   cache->release(held);
 }
 
-TEST(Pool, AsksForReliefBeforeItsBudgetRefuses) {
+TEST(CachingPool, AsksForReliefBeforeItsBudgetRefuses) {
   Block held;
-  Pool* self = nullptr;
+  CachingPool* self = nullptr;
   int asked = 0;
-  const auto cache = pool(cpu(), {.budget = 4 * kMiB, .on_pressure = [&](const BlockSpec& spec) {
+  const auto cache = make_caching_pool(cpu(), {.budget = 4 * kMiB, .on_pressure = [&](const BlockSpec& spec) {
                                     EXPECT_EQ(spec.bytes, 3 * kMiB);
                                     ++asked;
                                     self->release(held);
@@ -500,7 +500,7 @@ TEST(Pool, AsksForReliefBeforeItsBudgetRefuses) {
   cache->release(*block);
 }
 
-TEST(Pool, AsksADeviceForItsLargestBlockAndNotForMore) {
+TEST(CachingPool, AsksADeviceForItsLargestBlockAndNotForMore) {
   class Capped final : public Device {
    public:
     Capped() : Device(DeviceKind::kCpu, "CAPPED", {.max_block_bytes = 100'000}) {}
@@ -514,7 +514,7 @@ TEST(Pool, AsksADeviceForItsLargestBlockAndNotForMore) {
       return Error(Code::kUnsupported, Layer::kDevice, "no queues");
     }
   };
-  const auto cache = pool(share_device(std::make_unique<Capped>()));
+  const auto cache = make_caching_pool(share_device(std::make_unique<Capped>()));
   const auto block = cache->allocate({.bytes = 99'999});
   ASSERT_TRUE(block.has_value()) << block.error().message();
   cache->release(*block);
@@ -525,8 +525,8 @@ TEST(Pool, AsksADeviceForItsLargestBlockAndNotForMore) {
   EXPECT_EQ(cache->counters().live_count, 0u) << "a failed call changes nothing";
 }
 
-TEST(Pool, SurvivesManyThreadsOptionsAndTrims) {
-  const auto cache = pool(cpu(), {.max_cached_bytes = 2 * kMiB});
+TEST(CachingPool, SurvivesManyThreadsOptionsAndTrims) {
+  const auto cache = make_caching_pool(cpu(), {.max_cached_bytes = 2 * kMiB});
   std::atomic<bool> stop{false};
   {
     std::vector<std::jthread> threads;
@@ -556,7 +556,7 @@ TEST(Pool, SurvivesManyThreadsOptionsAndTrims) {
     for (int t = 0; t < 3; ++t) threads[static_cast<std::size_t>(t)].join();
     stop = true;
   }
-  const PoolCounters after = cache->counters();
+  const CachingPoolCounters after = cache->counters();
   EXPECT_EQ(after.live_bytes, 0u);
   EXPECT_EQ(after.live_count, 0u);
   EXPECT_EQ(after.hits + after.misses, 9000u);
@@ -565,7 +565,7 @@ TEST(Pool, SurvivesManyThreadsOptionsAndTrims) {
 
 #if !defined(NDEBUG) && !defined(BERTH_ADDRESS_SANITIZER)
 TEST(PoolDeathTest, StopsWhenABlockWasWrittenPastItsEnd) {
-  const auto cache = pool(cpu());
+  const auto cache = make_caching_pool(cpu());
   const Block block = take(*cache, {.bytes = 100, .label = "overrun"});
   EXPECT_DEATH(
       {
@@ -576,8 +576,8 @@ TEST(PoolDeathTest, StopsWhenABlockWasWrittenPastItsEnd) {
   cache->release(block);
 }
 
-TEST(Pool, OverwritesReleasedMemoryInDebugBuilds) {
-  const auto cache = pool(cpu());
+TEST(CachingPool, OverwritesReleasedMemoryInDebugBuilds) {
+  const auto cache = make_caching_pool(cpu());
   const Block block = take(*cache, {.bytes = 128});
   std::fill_n(block.host, 128, std::byte{1});
   cache->release(block);
@@ -586,8 +586,8 @@ TEST(Pool, OverwritesReleasedMemoryInDebugBuilds) {
 #endif
 
 #if defined(BERTH_ADDRESS_SANITIZER)
-TEST(Pool, PoisonsCachedMemoryForTheSanitizer) {
-  const auto cache = pool(cpu());
+TEST(CachingPool, PoisonsCachedMemoryForTheSanitizer) {
+  const auto cache = make_caching_pool(cpu());
   const Block block = take(*cache, {.bytes = 100});
   EXPECT_FALSE(__asan_address_is_poisoned(block.host + 99));
   EXPECT_TRUE(__asan_address_is_poisoned(block.host + 120)) << "the rest of the class";

@@ -46,10 +46,10 @@ std::vector<std::byte> file_of(std::initializer_list<int> records) {
   return bytes;
 }
 
-TEST(Trace, RecordsEveryAllocationAndFree) {
+TEST(Recorder, RecordsEveryAllocationAndFree) {
   const TemporaryFile file;
   {
-    const auto recorder = trace(cpu(), file.path()).value();
+    const auto recorder = make_recorder(cpu(), file.path()).value();
     const Block a = recorder->allocate({.bytes = 1000, .alignment = 256, .label = "a"}).value();
     const Block b = recorder->allocate({.bytes = 70, .label = "b"}).value();
     recorder->release(recorder->allocate({.bytes = 0}).value());
@@ -59,7 +59,7 @@ TEST(Trace, RecordsEveryAllocationAndFree) {
     ASSERT_TRUE(recorder->flush().has_value());
     recorder->release(c);
   }
-  const Recording seen = read_trace(file.path()).value();
+  const Recording seen = read_recording(file.path()).value();
   EXPECT_EQ(seen.blocks, 3u);
   ASSERT_EQ(seen.events.size(), 6u);
   EXPECT_EQ(seen.labels, (std::vector<std::string>{"", "a", "b"}));
@@ -74,12 +74,12 @@ TEST(Trace, RecordsEveryAllocationAndFree) {
   for (std::size_t i = 1; i < 6; ++i) EXPECT_GE(seen.events[i].time_ns, seen.events[i - 1].time_ns);
 }
 
-TEST(Trace, SaysThatAFileCannotBeWritten) {
-  const auto refused = trace(cpu(), "/nowhere/at/all");
+TEST(Recorder, SaysThatAFileCannotBeWritten) {
+  const auto refused = make_recorder(cpu(), "/nowhere/at/all");
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code(), Code::kIo);
   if (std::filesystem::exists("/dev/full")) {
-    const auto full = trace(cpu(), "/dev/full").value();
+    const auto full = make_recorder(cpu(), "/dev/full").value();
     full->release(full->allocate({.bytes = 64}).value());
     const auto flushed = full->flush();
     ASSERT_FALSE(flushed.has_value());
@@ -89,14 +89,14 @@ TEST(Trace, SaysThatAFileCannotBeWritten) {
   }
 }
 
-TEST(Trace, SaysThatAFileCannotBeRead) {
-  EXPECT_EQ(read_trace("/nowhere/at/all").error().code(), Code::kIo);
+TEST(Recorder, SaysThatAFileCannotBeRead) {
+  EXPECT_EQ(read_recording("/nowhere/at/all").error().code(), Code::kIo);
 }
 
-TEST(Trace, RefusesEveryFileThatBreaksTheFormat) {
-  EXPECT_TRUE(parse_trace(file_of({})).has_value());
+TEST(Recorder, RefusesEveryFileThatBreaksTheFormat) {
+  EXPECT_TRUE(parse_recording(file_of({})).has_value());
   const std::vector<std::byte> none;
-  EXPECT_FALSE(parse_trace(none).has_value());
+  EXPECT_FALSE(parse_recording(none).has_value());
   for (const auto& broken : {
            file_of({0}),
            file_of({4}),
@@ -114,7 +114,7 @@ TEST(Trace, RefusesEveryFileThatBreaksTheFormat) {
            file_of({2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}),
            file_of({2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}),
        }) {
-    const auto parsed = parse_trace(broken);
+    const auto parsed = parse_recording(broken);
     ASSERT_FALSE(parsed.has_value());
     EXPECT_EQ(parsed.error().code(), Code::kInvalidData);
     EXPECT_NE(parsed.error().message().find("byte"), std::string::npos);
@@ -128,14 +128,14 @@ TEST(Replay, MeasuresEachPolicyOnTheSameRecording) {
     recording.events.push_back({.is_free = true, .block = i});
   }
   recording.blocks = 10;
-  const ReplayReport plain = replay(recording, *cpu());
+  const RecordingReport plain = replay(recording, *cpu());
   EXPECT_EQ(plain.peak_live_bytes, 100'000u);
   EXPECT_EQ(plain.peak_held_bytes, 100'000u);
   EXPECT_EQ(plain.failures, 0u);
-  const ReplayReport pooled = replay(recording, *pool(cpu()));
+  const RecordingReport pooled = replay(recording, *make_caching_pool(cpu()));
   EXPECT_EQ(pooled.peak_held_bytes, 106'496u) << "rounded to its class";
   EXPECT_NEAR(pooled.fragmentation, 1 - 100'000.0 / 106'496.0, 1e-9);
-  const ReplayReport limited = replay(recording, *limit(cpu(), 50'000));
+  const RecordingReport limited = replay(recording, *make_limit(cpu(), 50'000));
   EXPECT_EQ(limited.failures, 10u);
   EXPECT_EQ(limited.peak_held_bytes, 0u);
 }

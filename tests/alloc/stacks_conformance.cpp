@@ -17,38 +17,38 @@ AllocatorPtr cpu() {
 constexpr std::size_t kPlenty = std::size_t{1} << 30;
 // The recording itself is looked at elsewhere.
 Result<AllocatorPtr> traced(AllocatorPtr inner) {
-  auto recorder = trace(std::move(inner), "/dev/null");
+  auto recorder = make_recorder(std::move(inner), "/dev/null");
   if (!recorder) return recorder.error();
   return AllocatorPtr(*recorder);
 }
 Result<AllocatorPtr> pooled_trace() {
   auto recorder = traced(cpu());
   if (!recorder) return recorder.error();
-  return AllocatorPtr(pool(*recorder));
+  return AllocatorPtr(make_caching_pool(*recorder));
 }
 
 BERTH_ALLOCATOR_CONFORMANCE(CpuRoot, [] { return Result<AllocatorPtr>(cpu()); });
 BERTH_ALLOCATOR_CONFORMANCE(LaggingRoot, [] { return Result<AllocatorPtr>(doubles::LaggingDevice::make(false)); });
-BERTH_ALLOCATOR_CONFORMANCE(PoolOnCpu, [] { return Result<AllocatorPtr>(pool(cpu())); });
+BERTH_ALLOCATOR_CONFORMANCE(PoolOnCpu, [] { return Result<AllocatorPtr>(make_caching_pool(cpu())); });
 BERTH_ALLOCATOR_CONFORMANCE(TinyPoolOnCpu,
-                            [] { return Result<AllocatorPtr>(pool(cpu(), {.max_cached_bytes = 10'000})); });
+                            [] { return Result<AllocatorPtr>(make_caching_pool(cpu(), {.max_cached_bytes = 10'000})); });
 BERTH_ALLOCATOR_CONFORMANCE(PoolThatCachesOnlySmallBlocks,
-                            [] { return Result<AllocatorPtr>(pool(cpu(), {.max_block_bytes = 1000})); });
+                            [] { return Result<AllocatorPtr>(make_caching_pool(cpu(), {.max_block_bytes = 1000})); });
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnDeviceOnlyMemory,
-                            [] { return Result<AllocatorPtr>(pool(doubles::LaggingDevice::make(false))); });
-BERTH_ALLOCATOR_CONFORMANCE(PoolOnPool, [] { return Result<AllocatorPtr>(pool(pool(cpu()))); });
-BERTH_ALLOCATOR_CONFORMANCE(LimitOnCpu, [] { return Result<AllocatorPtr>(limit(cpu(), kPlenty)); });
-BERTH_ALLOCATOR_CONFORMANCE(StatsOnCpu, [] { return Result<AllocatorPtr>(stats(cpu())); });
+                            [] { return Result<AllocatorPtr>(make_caching_pool(doubles::LaggingDevice::make(false))); });
+BERTH_ALLOCATOR_CONFORMANCE(PoolOnPool, [] { return Result<AllocatorPtr>(make_caching_pool(make_caching_pool(cpu()))); });
+BERTH_ALLOCATOR_CONFORMANCE(LimitOnCpu, [] { return Result<AllocatorPtr>(make_limit(cpu(), kPlenty)); });
+BERTH_ALLOCATOR_CONFORMANCE(StatsOnCpu, [] { return Result<AllocatorPtr>(make_statistics(cpu())); });
 BERTH_ALLOCATOR_CONFORMANCE(TraceOnCpu, [] { return traced(cpu()); });
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnTrace, pooled_trace);
-BERTH_ALLOCATOR_CONFORMANCE(FaultOnCpu, [] { return Result<AllocatorPtr>(fault(cpu())); });
+BERTH_ALLOCATOR_CONFORMANCE(FaultOnCpu, [] { return Result<AllocatorPtr>(make_fault(cpu())); });
 BERTH_ALLOCATOR_CONFORMANCE(
-    NullLikeCpu, [] { return Result<AllocatorPtr>(null(cpu())); }, true, false);
-BERTH_ALLOCATOR_CONFORMANCE(FaultLimitPool, [] { return Result<AllocatorPtr>(fault(limit(pool(cpu()), kPlenty))); });
+    NullLikeCpu, [] { return Result<AllocatorPtr>(make_dry_run(cpu())); }, true, false);
+BERTH_ALLOCATOR_CONFORMANCE(FaultLimitPool, [] { return Result<AllocatorPtr>(make_fault(make_limit(make_caching_pool(cpu()), kPlenty))); });
 BERTH_ALLOCATOR_CONFORMANCE(PoolStatsLimitPool,
-                            [] { return Result<AllocatorPtr>(pool(stats(limit(pool(cpu()), kPlenty)))); });
+                            [] { return Result<AllocatorPtr>(make_caching_pool(make_statistics(make_limit(make_caching_pool(cpu()), kPlenty)))); });
 BERTH_ALLOCATOR_CONFORMANCE(
-    PoolOnNull, [] { return Result<AllocatorPtr>(pool(null(cpu()))); }, true, false);
+    PoolOnNull, [] { return Result<AllocatorPtr>(make_caching_pool(make_dry_run(cpu()))); }, true, false);
 
 }  // namespace
 }  // namespace berth::conformance

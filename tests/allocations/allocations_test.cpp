@@ -45,11 +45,11 @@ Schedule layers_of_steps(std::size_t layers, std::size_t width, std::atomic<std:
 
 // The most that one of several runs allocates, after a first one.
 std::size_t allocations_of(const Schedule& schedule, std::uint32_t lanes) {
-  EXPECT_TRUE(schedule.run({.lanes = lanes}));
+  EXPECT_TRUE(schedule.run({.workers = lanes}));
   std::size_t most = 0;
   for (int i = 0; i < 20; ++i) {
     const std::size_t before = allocations.load();
-    const bool done = schedule.run({.lanes = lanes}).has_value();
+    const bool done = schedule.run({.workers = lanes}).has_value();
     most = std::max(most, allocations.load() - before);
     EXPECT_TRUE(done);
   }

@@ -8,7 +8,7 @@ namespace {
 TEST(Result, BuildsItsSentenceFromNumbersOnDemand) {
   const Error error(Code::kInvalidView, Layer::kBuffer, "view [{}, {}) is outside the buffer's {b}", 4096, 8192, 6144);
   EXPECT_EQ(error.message(), "view [4096, 8192) is outside the buffer's 6.0 KiB");
-  EXPECT_EQ(code_name(error.code()), "InvalidView");
+  EXPECT_EQ(to_string(error.code()), "InvalidView");
 }
 
 TEST(Result, ThrowsItsSentenceWhenValueIsAskedOfAnError) {

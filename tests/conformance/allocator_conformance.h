@@ -1,5 +1,5 @@
 // One suite that every allocator passes, whether a device's root or a stack of policies. A stack joins with one
-// line: BERTH_ALLOCATOR_CONFORMANCE(PoolOnCpu, [] { return AllocatorPtr(pool(cpu())); });
+// line: BERTH_ALLOCATOR_CONFORMANCE(PoolOnCpu, [] { return AllocatorPtr(make_caching_pool(cpu())); });
 #pragma once
 
 #include <gtest/gtest.h>

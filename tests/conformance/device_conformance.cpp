@@ -9,7 +9,7 @@ namespace berth::conformance {
 
 void Bed::refuse(const Error& error, const char* file, int line) {
   if (!refusal_) refusal_ = error.code();
-  ADD_FAILURE_AT(file, line) << device_->name() << " refused: " << code_name(error.code()) << ": " << error.message();
+  ADD_FAILURE_AT(file, line) << device_->name() << " refused: " << to_string(error.code()) << ": " << error.message();
 }
 
 std::vector<Check> all_checks() {
@@ -109,7 +109,7 @@ TEST_P(DeviceConformance, Holds) {
     const std::string failures = failures_of(check, bed);
     EXPECT_FALSE(failures.empty()) << "stale entry: the device does what it \"never\" does (" << never->reason << ")";
     ASSERT_TRUE(bed.refusal().has_value()) << "failed without a refusal:\n" << failures;
-    EXPECT_EQ(code_name(*bed.refusal()), code_name(never->refusal)) << failures;
+    EXPECT_EQ(to_string(*bed.refusal()), to_string(never->refusal)) << failures;
     return;
   }
   const auto excused = std::find_if(described.expected_to_fail.begin(), described.expected_to_fail.end(),

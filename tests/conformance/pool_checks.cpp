@@ -1,4 +1,4 @@
-// What a BufferPool must do on every device.
+// What a StepBuffers must do on every device.
 #include <algorithm>
 
 #include "berth/tensor/step_buffers.h"
@@ -10,7 +10,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 void hands_out_the_buffer_returned_last(Bed& bed) {
-  BufferPool pool(bed.device());
+  StepBuffers pool(bed.device());
   BED_TRY_ASSIGN(const Buffer a, bed, pool.allocate(u8, {1000}));
   BED_TRY_ASSIGN(const Buffer b, bed, pool.allocate(u8, {600}));
   BED_TRY(bed, pool.release(a));
@@ -32,7 +32,7 @@ void zeroes_fresh_memory_and_reused_only_when_asked(Bed& bed) {
     BED_TRY_ASSIGN(const Buffer used, bed, Buffer::allocate(bed.device(), u8, {4096}, {.zero = true}));
     BED_TRY(bed, used.copyin(pattern_bytes(4096)));
   }
-  BufferPool pool(bed.device());
+  StepBuffers pool(bed.device());
   BED_TRY_ASSIGN(const Buffer fresh, bed, pool.allocate(u8, {3001}));
   BED_TRY_ASSIGN(const Bytes zeroes, bed, contents(fresh));
   EXPECT_EQ(zeroes, Bytes(3001));
@@ -49,7 +49,7 @@ void zeroes_fresh_memory_and_reused_only_when_asked(Bed& bed) {
 }
 
 void refuses_what_was_returned_or_is_not_its_own(Bed& bed) {
-  BufferPool pool(bed.device());
+  StepBuffers pool(bed.device());
   BED_TRY_ASSIGN(const Buffer buffer, bed, pool.allocate(u8, {100}));
   BED_TRY_ASSIGN(const Buffer view, bed, buffer.view(4, 8));
   BED_TRY(bed, pool.release(view));
@@ -64,7 +64,7 @@ void refuses_what_was_returned_or_is_not_its_own(Bed& bed) {
 }
 
 void gives_batches_and_takes_a_step_back(Bed& bed) {
-  BufferPool pool(bed.device());
+  StepBuffers pool(bed.device());
   BED_TRY_ASSIGN(const QueuePtr queue, bed, bed.device()->make_queue());
   const auto commits = [&] {
     Residency* const set = bed.device()->residency();
@@ -93,7 +93,7 @@ void gives_batches_and_takes_a_step_back(Bed& bed) {
 }
 
 void keeps_a_registered_buffer(Bed& bed) {
-  BufferPool pool(bed.device());
+  StepBuffers pool(bed.device());
   BED_TRY_ASSIGN(const Buffer own, bed, pool.allocate(u8, {16}));
   const auto members = [&] {
     Residency* const set = bed.device()->residency();
@@ -129,11 +129,11 @@ void keeps_a_registered_buffer(Bed& bed) {
 }
 
 void refuses_to_register_another_devices_buffer(Bed& bed) {
-  BufferPool pool(bed.device());
+  StepBuffers pool(bed.device());
   BED_TRY(bed, pool.allocate(u8, {16}));
   BED_TRY_ASSIGN(const DevicePtr cpu, bed, device("CPU"));
   BED_TRY_ASSIGN(const Buffer here, bed, Buffer::allocate(cpu, u8, {16}));
-  BufferPool of_cpu(cpu);
+  StepBuffers of_cpu(cpu);
   BED_TRY_ASSIGN(const Buffer there, bed, Buffer::allocate(bed.device(), u8, {16}));
   const bool same = cpu == bed.device();
   EXPECT_EQ(pool.register_existing(here).has_value(), same);
@@ -141,7 +141,7 @@ void refuses_to_register_another_devices_buffer(Bed& bed) {
 }
 
 void keeps_kinds_of_memory_apart(Bed& bed) {
-  BufferPool pool(bed.device());
+  StepBuffers pool(bed.device());
   BED_TRY_ASSIGN(const Buffer hidden, bed, pool.allocate(u8, {1024}, {.host = HostAccess::kNone}));
   BED_TRY(bed, pool.release(hidden));
   BED_TRY_ASSIGN(const Buffer plain, bed, pool.allocate(u8, {1024}));
@@ -151,7 +151,7 @@ void keeps_kinds_of_memory_apart(Bed& bed) {
 }
 
 void reports_a_forgotten_reset(Bed& bed) {
-  BufferPool pool(bed.device(), 8);
+  StepBuffers pool(bed.device(), 8);
   std::vector<Buffer> held;
   for (int i = 0; i < 8; ++i) {
     BED_TRY_ASSIGN(Buffer buffer, bed, pool.allocate(u8, {64}));

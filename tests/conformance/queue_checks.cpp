@@ -181,12 +181,12 @@ void names_rising_moments_and_reaches_them(Bed& bed) {
   BED_TRY_ASSIGN(const Timepoint idle, bed, queue->submit());
   Bytes seen(64);
   BED_TRY(bed, queue->read(window, seen));
-  EXPECT_EQ(queue->next(), Timepoint::at(queue->line(), idle.value() + 1));
+  EXPECT_EQ(queue->next(), Timepoint::at(queue->timeline(), idle.value() + 1));
   BED_TRY_ASSIGN(const Timepoint one, bed, queue->submit());
   BED_TRY(bed, queue->read(window, seen));
   BED_TRY_ASSIGN(const Timepoint two, bed, queue->submit());
   BED_TRY_ASSIGN(const Timepoint again, bed, queue->submit());
-  EXPECT_EQ(one.line(), queue->line());
+  EXPECT_EQ(one.timeline(), queue->timeline());
   EXPECT_EQ(one.value(), idle.value() + 1);
   EXPECT_EQ(two.value(), one.value() + 1);
   EXPECT_EQ(again, two) << "an idle submit makes no moment";
@@ -198,7 +198,7 @@ void names_rising_moments_and_reaches_them(Bed& bed) {
 
 void refuses_to_wait_for_what_nobody_submitted(Bed& bed) {
   BED_TRY_ASSIGN(const QueuePtr queue, bed, bed.device()->make_queue());
-  const auto waited = queue->wait(Timepoint::at(queue->line(), queue->next().value() + 5));
+  const auto waited = queue->wait(Timepoint::at(queue->timeline(), queue->next().value() + 5));
   ASSERT_FALSE(waited.has_value());
   EXPECT_EQ(waited.error().code(), Code::kInvalidArgument);
 }
@@ -221,7 +221,7 @@ void holds_the_moments_of_a_queue_that_is_gone_for_reached(Bed& bed) {
 void orders_two_queues_by_wait_for(Bed& bed) {
   BED_TRY_ASSIGN(const QueuePtr first, bed, bed.device()->make_queue());
   BED_TRY_ASSIGN(const QueuePtr second, bed, bed.device()->make_queue());
-  EXPECT_NE(first->line(), second->line());
+  EXPECT_NE(first->timeline(), second->timeline());
   BED_TRY_ASSIGN(const Buffer a, bed, patterned(bed, 1'000'000));
   BED_TRY_ASSIGN(const Buffer b, bed, Buffer::allocate(bed.device(), u8, {1'000'000}));
   BED_TRY_ASSIGN(const Window wa, bed, a.window());

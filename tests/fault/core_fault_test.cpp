@@ -140,8 +140,8 @@ TEST(FaultSweep, QueuesRecoverFromEveryCall) {
 TEST(FaultSweep, PoolsAndStacksStaySound) {
   expect_sound(
       [](const DevicePtr& device) -> Result<void> {
-        const auto cache = pool(device);
-        const auto stack = stats(limit(cache, 1 << 20));
+        const auto cache = make_caching_pool(device);
+        const auto stack = make_statistics(make_limit(cache, 1 << 20));
         const auto run = [&]() -> Result<void> {
           std::vector<Buffer> held;
           for (std::size_t i = 1; i < 12; ++i) {
@@ -159,7 +159,7 @@ TEST(FaultSweep, PoolsAndStacksStaySound) {
         const auto result = run();
         EXPECT_TRUE(cache->check().has_value());
         EXPECT_EQ(cache->counters().live_count, 0u);
-        EXPECT_EQ(stack->snapshot().live_bytes, 0u);
+        EXPECT_EQ(stack->counters().live_bytes, 0u);
         return result;
       },
       5);

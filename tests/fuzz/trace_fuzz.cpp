@@ -6,10 +6,10 @@
 #include "berth/alloc/recording.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto recording = berth::parse_trace(std::as_bytes(std::span(data, size)));
+  const auto recording = berth::parse_recording(std::as_bytes(std::span(data, size)));
   if (!recording) return 0;
   std::uint64_t allocations = 0;
-  for (const berth::TraceEvent& event : recording->events) {
+  for (const berth::RecordedEvent& event : recording->events) {
     if (event.block >= recording->blocks || event.label >= recording->labels.size()) std::abort();
     if (event.is_free ? event.block >= allocations : event.block != allocations++) std::abort();
   }

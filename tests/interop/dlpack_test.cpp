@@ -88,12 +88,12 @@ TEST(DLPack, HasATypeForEveryDtypeButQuantisedBlocks) {
   for (std::size_t i = 0; i < kDTypeCount; ++i) {
     const DType dtype = static_cast<DType>(i);
     const auto type = type_of(dtype);
-    EXPECT_EQ(type.has_value(), info(dtype).block_elements <= 4) << name(dtype);
+    EXPECT_EQ(type.has_value(), info(dtype).block_elements <= 4) << to_string(dtype);
     if (!type) {
       EXPECT_EQ(type.error().code(), Code::kUnsupported);
       continue;
     }
-    EXPECT_EQ(type->bits * info(dtype).block_elements, 8 * info(dtype).block_bytes) << name(dtype);
+    EXPECT_EQ(type->bits * info(dtype).block_elements, 8 * info(dtype).block_bytes) << to_string(dtype);
     const Buffer buffer = Buffer::allocate(cpu(), dtype, {8}).value();
     const Buffer back = import_tensor(export_buffer(buffer).value()).value();
     EXPECT_EQ(back.dtype(), dtype);
@@ -160,7 +160,7 @@ TEST(DLPack, RefusesWhatItCannotHoldAndStillRunsTheDeleter) {
     }
     EXPECT_EQ(producer.deleted, 1);
   };
-  refused([](auto& t) { t.tensor.dtype.lanes = 4; }, Code::kTypeMismatch);
+  refused([](auto& t) { t.tensor.dtype.workers = 4; }, Code::kTypeMismatch);
   refused([](auto& t) { t.tensor.dtype = {kFloat, 80, 1}; }, Code::kTypeMismatch);
   refused([](auto& t) { t.tensor.dtype = {kFloat4E2M1FN, 4, 1}, t.flags = kSubbytePadded; }, Code::kTypeMismatch);
   refused([](auto& t) { t.tensor.device.type = 10; }, Code::kDeviceUnavailable);
@@ -303,7 +303,7 @@ TEST(DLPack, RunsAReleaseOfTheCallersInPlaceOfTheDeleter) {
     EXPECT_EQ(released, 0);
   }
   EXPECT_EQ(released, 1);
-  producer.managed.tensor.dtype.lanes = 4;
+  producer.managed.tensor.dtype.workers = 4;
   EXPECT_EQ(import_tensor(producer.managed.tensor, 0, [&] { ++released; }).error().code(), Code::kTypeMismatch);
   EXPECT_EQ(released, 2) << "also when it fails";
   EXPECT_EQ(producer.deleted, 0);

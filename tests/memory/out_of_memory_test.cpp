@@ -39,7 +39,7 @@ constexpr const char* kText =
     "  would fit with: budget 535 MiB, or freeing \"logits\"";
 
 TEST(OutOfMemory, ExplainsItselfInFourLines) {
-  const auto capped = limit(device("CPU").value(), 512 * kMiB);
+  const auto capped = make_limit(device("CPU").value(), 512 * kMiB);
   const std::vector<Buffer> held = fill_up(capped);
   const auto refused = Buffer::allocate(capped, u8, {64 * kMiB}, {.label = "kv-cache 12"});
   ASSERT_FALSE(refused.has_value());
@@ -47,7 +47,7 @@ TEST(OutOfMemory, ExplainsItselfInFourLines) {
 }
 
 TEST(OutOfMemory, SaysTheSameWhateverStandsBetween) {
-  const auto capped = stats(limit(pool(device("CPU").value(), {.max_block_bytes = 1}), 512 * kMiB));
+  const auto capped = make_statistics(make_limit(make_caching_pool(device("CPU").value(), {.max_block_bytes = 1}), 512 * kMiB));
   const std::vector<Buffer> held = fill_up(capped);
   const auto refused = Buffer::allocate(capped, u8, {64 * kMiB}, {.label = "kv-cache 12"});
   ASSERT_FALSE(refused.has_value());

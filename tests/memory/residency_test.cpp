@@ -195,7 +195,7 @@ TEST(CpuResidency, FaultsInMemoryThatMayOnlyBeRead) {
                                            .release = [&] { munmap(pages, 2 << 20); }},
                                           u8, {2 << 20})
                                .value();
-    BufferPool pool(cpu);
+    StepBuffers pool(cpu);
     ASSERT_TRUE(pool.register_existing(weights));
     EXPECT_EQ(test::kernel_kib(pages, "Rss"), 0u);
     ASSERT_TRUE(cpu->make_queue().value()->submit());

@@ -46,7 +46,7 @@ PlanRule rule_of(const PlanProblem& problem, const MemoryPlan& plan) {
 TEST(Validate, AcceptsAValidPlan) {
   const PlanProblem problem = small_problem();
   const Violation none = validate(problem, small_plan(problem));
-  EXPECT_FALSE(none) << rule_name(none.rule);
+  EXPECT_FALSE(none) << to_string(none.rule);
 }
 
 TEST(Validate, AcceptsThePlanOfNothing) {
@@ -127,8 +127,8 @@ TEST(Validate, NamesEachRuleThatASlotBreaks) {
     MemoryPlan plan = small_plan(problem);
     broken.change(plan);
     const Violation found = validate(problem, plan);
-    EXPECT_EQ(rule_name(found.rule), rule_name(broken.rule));
-    EXPECT_EQ(found.node, broken.node) << rule_name(broken.rule);
+    EXPECT_EQ(to_string(found.rule), to_string(broken.rule));
+    EXPECT_EQ(found.node, broken.node) << to_string(broken.rule);
   }
 }
 
@@ -158,7 +158,7 @@ TEST(Validate, GivesEveryRuleANameAndASentenceOfItsOwn) {
   std::set<std::string_view> names;
   std::set<std::string> sentences;
   for (int i = 0; i <= static_cast<int>(PlanRule::kWrongBound); ++i) {
-    names.insert(rule_name(static_cast<PlanRule>(i)));
+    names.insert(to_string(static_cast<PlanRule>(i)));
     sentences.insert(describe({static_cast<PlanRule>(i)}, {}, {}));
   }
   EXPECT_EQ(names.size(), 21u);
@@ -412,7 +412,7 @@ RC_GTEST_PROP(ValidateProperty, AgreesWithAJudgeThatLooksAtEveryPair, ()) {
   if (meets) {
     RC_ASSERT(found.rule == PlanRule::kOverlap || found.rule == PlanRule::kBrokenInPlace);
   } else {
-    RC_ASSERT(rule_name(found.rule) == "None");
+    RC_ASSERT(to_string(found.rule) == "None");
   }
 }
 

@@ -22,9 +22,9 @@ void expect_identical(const networks::Network& net) {
   const std::vector<float> input = networks::make_input(net);
   const std::vector<float> expected = networks::run_with_separate_buffers(net, input);
   const std::uint64_t allocations = cpu->counters().allocations;
-  for (const std::uint32_t lanes : {1u, 2u, 4u, 4u, 4u})
-    EXPECT_EQ(on_berth.run(input, {.lanes = lanes, .check_overlaps = lanes == 2}).value(), expected)
-        << lanes << " lanes";
+  for (const std::uint32_t workers : {1u, 2u, 4u, 4u, 4u})
+    EXPECT_EQ(on_berth.run(input, {.workers = workers, .check_overlaps = workers == 2}).value(), expected)
+        << workers << " workers";
   EXPECT_EQ(cpu->counters().allocations, allocations) << "a run takes no memory from the device";
 }
 

@@ -121,7 +121,7 @@ TEST(ScheduleMemory, NeverOverwritesTheInputOfAnEarlyReaderThatRunsLate) {
   const Arena arena = arena_for(lifetimes);
   const Schedule bound = schedule.bind(arena).value();
   for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(bound.run({.lanes = 4, .check_overlaps = i % 2 == 0}));
+    ASSERT_TRUE(bound.run({.workers = 4, .check_overlaps = i % 2 == 0}));
     for (const float x : arena.buffer(work.seen.id).value().as_slice<float>().value()) ASSERT_EQ(x, 1.0f);
   }
 }
@@ -203,7 +203,7 @@ TEST(ScheduleMemory, HoldsAWriterBackWhileASlowReaderOfTheSameBytesRuns) {
   ASSERT_EQ(arena.offset(old.id).value(), arena.offset(young.id).value());
   const Schedule bound = schedule.bind(arena).value();
   EXPECT_THAT(bound.dependencies_of(4), ::testing::Contains(1u));
-  ASSERT_TRUE(bound.run({.lanes = 2}));
+  ASSERT_TRUE(bound.run({.workers = 2}));
   EXPECT_FALSE(overtaken);
 }
 
@@ -247,7 +247,7 @@ TEST(ScheduleMemory, GivesRandomGraphsTheSameNumbersInOneArenaAsInBuffersOfTheir
     const Arena arena = arena_for(lifetimes_from_schedule(schedule));
     const Schedule bound = schedule.bind(arena).value();
     EXPECT_EQ(bound.level_count(), schedule.level_count()) << "taking turns in bytes costs no level";
-    ASSERT_TRUE(bound.run({.lanes = 4}));
+    ASSERT_TRUE(bound.run({.workers = 4}));
     for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(seen[i].load(), expected[i]) << "seed " << seed << " step " << i;
   }
 }

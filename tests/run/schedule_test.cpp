@@ -27,7 +27,7 @@ Buffer part(const Buffer& buffer, std::size_t offset, std::size_t bytes) {
   return buffer.view(offset, bytes).value();
 }
 
-// So that two lanes are two threads also on a machine with one core.
+// So that two workers are two threads also on a machine with one core.
 class ScheduleLanes : public ::testing::Test {
  protected:
   tbb::global_control threads_{tbb::global_control::max_allowed_parallelism, 4};
@@ -157,25 +157,25 @@ TEST(Schedule, RunsOneLaneOnTheCallingThread) {
   for (int i = 0; i < 5; ++i)
     builder.add_step({.run = [&](const StepRun& run) -> Result<void> {
       threads.push_back(std::this_thread::get_id());
-      EXPECT_EQ(run.lane, 0u);
+      EXPECT_EQ(run.worker, 0u);
       return {};
     }});
-  ASSERT_TRUE(builder.build().value().run({.lanes = 1}));
+  ASSERT_TRUE(builder.build().value().run({.workers = 1}));
   EXPECT_EQ(threads, std::vector<std::thread::id>(5, std::this_thread::get_id()));
 }
 
 TEST_F(ScheduleLanes, RunsIndependentStepsAtTheSameTimeInDifferentLanes) {
   ScheduleBuilder builder;
   std::latch both(2);
-  std::array<std::uint32_t, 2> lanes{};
+  std::array<std::uint32_t, 2> workers{};
   for (int i = 0; i < 2; ++i)
     builder.add_step({.run = [&](const StepRun& run) -> Result<void> {
       both.arrive_and_wait();  // returns only if the other step is running too
-      lanes[run.step] = run.lane;
+      workers[run.step] = run.worker;
       return {};
     }});
-  ASSERT_TRUE(builder.build().value().run({.lanes = 2}));
-  EXPECT_NE(lanes[0], lanes[1]);
+  ASSERT_TRUE(builder.build().value().run({.workers = 2}));
+  EXPECT_NE(workers[0], workers[1]);
 }
 
 // Each step adds the parts it reads to the parts it writes: any wrong order changes the numbers.
@@ -221,22 +221,22 @@ TEST_F(ScheduleLanes, GivesTheResultOfTheSerialOrderOnRandomSteps) {
     const Buffer memory = Buffer::allocate(device("CPU").value(), u8, {RandomWork::kBytes}, {.zero = true}).value();
     auto* bytes = static_cast<std::uint8_t*>(memory.as_raw_ptr());
     ScheduleBuilder builder;
-    std::array<std::atomic<int>, 4> in_lane{};
+    std::array<std::atomic<int>, 4> running_on{};
     for (const RandomWork::Spec& spec : random.specs) {
       Step step;
       for (const auto& range : spec.reads) step.reads.push_back(part(memory, range.begin, range.end - range.begin));
       for (const auto& range : spec.writes) step.writes.push_back(part(memory, range.begin, range.end - range.begin));
-      step.run = [&spec, &in_lane, bytes](const StepRun& run) -> Result<void> {
-        EXPECT_EQ(in_lane[run.lane].fetch_add(1), 0) << "two steps in one lane";
+      step.run = [&spec, &running_on, bytes](const StepRun& run) -> Result<void> {
+        EXPECT_EQ(running_on[run.worker].fetch_add(1), 0) << "two steps in one worker";
         RandomWork::work(spec, run.step, bytes);
-        in_lane[run.lane].fetch_sub(1);
+        running_on[run.worker].fetch_sub(1);
         return {};
       };
       builder.add_step(std::move(step));
     }
     const Schedule schedule = builder.build().value();
     for (const bool check : {true, false, false})
-      ASSERT_TRUE(schedule.run({.lanes = 4, .check_overlaps = check})) << "seed " << seed;
+      ASSERT_TRUE(schedule.run({.workers = 4, .check_overlaps = check})) << "seed " << seed;
     ASSERT_EQ(std::vector<std::uint8_t>(bytes, bytes + RandomWork::kBytes), expected) << "seed " << seed;
   }
 }
@@ -251,7 +251,7 @@ TEST_F(ScheduleLanes, RunsEachOfThousandsOfReadyStepsOnce) {
     }});
   const Schedule schedule = builder.build().value();
   for (int round = 1; round <= 4; ++round) {
-    ASSERT_TRUE(schedule.run({.lanes = round % 2 == 0 ? 4u : 1u}));
+    ASSERT_TRUE(schedule.run({.workers = round % 2 == 0 ? 4u : 1u}));
     for (const auto& count : runs) ASSERT_EQ(count.load(), round);
   }
 }
@@ -273,7 +273,7 @@ TEST_F(ScheduleLanes, RunsStepsThatAreParallelThemselves) {
                         return {};
                       }});
   const Schedule schedule = builder.build().value();
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(schedule.run({.lanes = 4}));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(schedule.run({.workers = 4}));
   EXPECT_EQ(sum.load(), 20 * 50 * 100);
 }
 
@@ -289,9 +289,9 @@ TEST_F(ScheduleLanes, RunsAScheduleInsideAStepOfAnother) {
   ScheduleBuilder builder;
   const Buffer token = make_buffer(1);
   for (int i = 0; i < 5; ++i)
-    builder.add_step({.writes = {token}, .run = [&](const StepRun&) { return inner.run({.lanes = 4}); }});
+    builder.add_step({.writes = {token}, .run = [&](const StepRun&) { return inner.run({.workers = 4}); }});
   for (int i = 0; i < 5; ++i) builder.add_step({});
-  ASSERT_TRUE(builder.build().value().run({.lanes = 4}));
+  ASSERT_TRUE(builder.build().value().run({.workers = 4}));
   EXPECT_EQ(count.load(), 100);
 }
 
@@ -315,9 +315,9 @@ TEST_F(ScheduleLanes, SkipsWhatDependsOnAFailedStepAndRunsAllElse) {
                     }});
   const Schedule schedule = builder.build().value();
   EXPECT_EQ(schedule.state_of(0), StepState::kNotRun);
-  for (const std::uint32_t lanes : {1u, 4u, 1u}) {
+  for (const std::uint32_t workers : {1u, 4u, 1u}) {
     fails = true;
-    const auto failed = schedule.run({.lanes = lanes});
+    const auto failed = schedule.run({.workers = workers});
     ASSERT_FALSE(failed);
     EXPECT_EQ(failed.error().code(), Code::kIo) << "the failed step with the lowest id speaks";
     EXPECT_EQ(failed.error().message(), "step 1 \"bad\": no luck");
@@ -326,7 +326,7 @@ TEST_F(ScheduleLanes, SkipsWhatDependsOnAFailedStepAndRunsAllElse) {
     EXPECT_THAT(states, ElementsAre(StepState::kDone, StepState::kFailed, StepState::kSkipped, StepState::kDone,
                                     StepState::kSkipped, StepState::kFailed));
     fails = false;
-    ASSERT_TRUE(schedule.run({.lanes = lanes})) << "a failed run leaves the schedule whole";
+    ASSERT_TRUE(schedule.run({.workers = workers})) << "a failed run leaves the schedule whole";
     EXPECT_EQ(schedule.state_of(4), StepState::kDone);
   }
 }
@@ -340,7 +340,7 @@ TEST_F(ScheduleLanes, CarriesAFailureThroughJoins) {
   for (int i = 0; i < 8; ++i) builder.add_step({.reads = {whole}});
   builder.add_step({.reads = {part(whole, 0, 8)}});
   const Schedule schedule = builder.build().value();
-  EXPECT_FALSE(schedule.run({.lanes = 4}));
+  EXPECT_FALSE(schedule.run({.workers = 4}));
   for (StepId step = 8; step < 16; ++step) EXPECT_EQ(schedule.state_of(step), StepState::kSkipped);
   EXPECT_EQ(schedule.state_of(16), StepState::kDone);
 }
@@ -390,13 +390,13 @@ TEST_F(ScheduleLanes, FindsRunningStepsThatConflictWhenAskedToCheck) {
     return {};
   }});
   builder.add_step({.label = "second", .reads = {part(buffer, 16, 32)}, .after = {gate}});
-  // The lane that is left takes this after the second, which was refused, and lets the first go.
+  // The worker that is left takes this after the second, which was refused, and lets the first go.
   builder.add_step({.label = "release", .after = {gate}, .run = [&](const StepRun&) -> Result<void> {
                       refused.count_down();
                       return {};
                     }});
   const Schedule schedule = builder.build().value();
-  const auto found = schedule.run({.lanes = 2, .check_overlaps = true});
+  const auto found = schedule.run({.workers = 2, .check_overlaps = true});
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code(), Code::kInvalidUsage);
   EXPECT_THAT(found.error().message(),

@@ -18,10 +18,10 @@ namespace berth::test {
 // EXPECT that a Result failed with a code; shows the sentence when it is another.
 template <class T>
 ::testing::AssertionResult fails_with(const Result<T>& result, Code code) {
-  if (result) return ::testing::AssertionFailure() << "succeeded, expected " << code_name(code);
+  if (result) return ::testing::AssertionFailure() << "succeeded, expected " << to_string(code);
   if (result.error().code() != code)
-    return ::testing::AssertionFailure() << code_name(result.error().code()) << ": " << result.error().message()
-                                         << "; expected " << code_name(code);
+    return ::testing::AssertionFailure() << to_string(result.error().code()) << ": " << result.error().message()
+                                         << "; expected " << to_string(code);
   if (result.error().message().empty()) return ::testing::AssertionFailure() << "the error has no sentence";
   return ::testing::AssertionSuccess();
 }

@@ -138,7 +138,7 @@ TEST(BufferModel, HoldsOnTheDevice) {
 }
 
 TEST(BufferModel, HoldsOnAPoolThatReusesMemory) {
-  const auto cache = pool(device("CPU").value(), {.max_cached_bytes = 2000});
+  const auto cache = make_caching_pool(device("CPU").value(), {.max_cached_bytes = 2000});
   EXPECT_TRUE(rc::check([&] { run_model(cache); }));
   EXPECT_EQ(cache->counters().live_count, 0u);
   EXPECT_TRUE(cache->check().has_value());

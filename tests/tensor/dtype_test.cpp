@@ -13,7 +13,7 @@ using test::fails_with;
 TEST(DTypes, HaveNamesThatParseBackWhateverTheCase) {
   for (std::size_t i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    std::string upper(name(dtype));
+    std::string upper(to_string(dtype));
     for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     EXPECT_EQ(parse_dtype(upper), dtype);
   }

@@ -38,7 +38,7 @@ TEST(HotPath, TheCounterCounts) {
 }
 
 TEST(HotPath, APoolHitAllocatesNoHeapMemory) {
-  const auto cache = pool(device("CPU").value());
+  const auto cache = make_caching_pool(device("CPU").value());
   const BlockSpec spec{.bytes = 4096, .label = "hot"};
   cache->release(cache->allocate(spec).value());
   const std::size_t before = news;
@@ -74,7 +74,7 @@ TEST(HotPath, AViewAndARefusedViewAllocateNoHeapMemory) {
 }
 
 TEST(HotPath, ABufferOnAPoolHitAllocatesNoHeapMemory) {
-  const auto cache = pool(device("CPU").value());
+  const auto cache = make_caching_pool(device("CPU").value());
   { const auto first = Buffer::allocate(cache, f32, {1024}).value(); }
   const std::size_t before = news;
   for (int i = 0; i < 1000; ++i) {

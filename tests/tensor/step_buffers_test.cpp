@@ -18,8 +18,8 @@ DevicePtr own_cpu() {
   return cpu::open().value();
 }
 
-TEST(BufferPool, HandsOutTheBufferThatWasReturnedLast) {
-  BufferPool pool(own_cpu());
+TEST(StepBuffers, HandsOutTheBufferThatWasReturnedLast) {
+  StepBuffers pool(own_cpu());
   const Buffer a = pool.allocate(u8, {100}).value();
   const Buffer b = pool.allocate(u8, {120}).value();
   ASSERT_TRUE(pool.release(a));
@@ -28,8 +28,8 @@ TEST(BufferPool, HandsOutTheBufferThatWasReturnedLast) {
   EXPECT_EQ(pool.allocate(u8, {128}).value().storage_id(), a.storage_id());
 }
 
-TEST(BufferPool, KeepsPowersOfTwoApart) {
-  BufferPool pool(own_cpu());
+TEST(StepBuffers, KeepsPowersOfTwoApart) {
+  StepBuffers pool(own_cpu());
   const Buffer small = pool.allocate(u8, {64}).value();
   ASSERT_TRUE(pool.release(small));
   const Buffer larger = pool.allocate(u8, {65}).value();
@@ -38,8 +38,8 @@ TEST(BufferPool, KeepsPowersOfTwoApart) {
   EXPECT_EQ(larger.size(), 65u);
 }
 
-TEST(BufferPool, ZeroesFreshMemoryAndReusedMemoryOnlyWhenAsked) {
-  BufferPool pool(own_cpu());
+TEST(StepBuffers, ZeroesFreshMemoryAndReusedMemoryOnlyWhenAsked) {
+  StepBuffers pool(own_cpu());
   const auto all = [](const Buffer& buffer, std::uint8_t value) {
     return std::ranges::all_of(buffer.as_slice<std::uint8_t>().value(), [&](std::uint8_t x) { return x == value; });
   };
@@ -55,24 +55,24 @@ TEST(BufferPool, ZeroesFreshMemoryAndReusedMemoryOnlyWhenAsked) {
   EXPECT_TRUE(all(pool.allocate(u8, {200}, {.zero = true}).value(), 0));
 }
 
-TEST(BufferPool, RefusesABufferReturnedTwice) {
-  BufferPool pool(own_cpu());
+TEST(StepBuffers, RefusesABufferReturnedTwice) {
+  StepBuffers pool(own_cpu());
   const Buffer buffer = pool.allocate(u8, {100}).value();
   ASSERT_TRUE(pool.release(buffer));
   EXPECT_TRUE(fails_with(pool.release(buffer), Code::kNotOwned));
   EXPECT_EQ(pool.counters().free, 1u);
 }
 
-TEST(BufferPool, RefusesABufferThatIsNotItsOwn) {
+TEST(StepBuffers, RefusesABufferThatIsNotItsOwn) {
   const DevicePtr cpu = own_cpu();
-  BufferPool pool(cpu);
+  StepBuffers pool(cpu);
   EXPECT_TRUE(fails_with(pool.release(Buffer::allocate(cpu, u8, {100}).value()), Code::kNotOwned));
   EXPECT_TRUE(fails_with(pool.release(Buffer()), Code::kNotOwned));
 }
 
-TEST(BufferPool, AllocatesNothingAfterTheFirstStep) {
+TEST(StepBuffers, AllocatesNothingAfterTheFirstStep) {
   const DevicePtr cpu = own_cpu();
-  BufferPool pool(cpu);
+  StepBuffers pool(cpu);
   for (int step = 0; step < 10; ++step) {
     for (std::size_t i = 0; i < 1750; ++i) ASSERT_TRUE(pool.allocate(f32, {1 + i % 7, 64}));
     pool.reset();
@@ -83,9 +83,9 @@ TEST(BufferPool, AllocatesNothingAfterTheFirstStep) {
   EXPECT_EQ(pool.counters().used, 0u);
 }
 
-TEST(BufferPool, GivesABatchAsAWholeOrNotAtAll) {
+TEST(StepBuffers, GivesABatchAsAWholeOrNotAtAll) {
   const DevicePtr cpu = own_cpu();
-  BufferPool pool(cpu);
+  StepBuffers pool(cpu);
   const std::vector<BufferRequest> batch(3, {u8, {1000}, {}});
   EXPECT_EQ(pool.allocate_batch(batch).value().size(), 3u);
   EXPECT_TRUE(pool.allocate_batch({}).value().empty());
@@ -96,11 +96,11 @@ TEST(BufferPool, GivesABatchAsAWholeOrNotAtAll) {
   EXPECT_EQ(pool.counters().free, 2u);
 }
 
-TEST(BufferPool, CostsOneResidencyCommitABatchAndNoneWhenEmpty) {
+TEST(StepBuffers, CostsOneResidencyCommitABatchAndNoneWhenEmpty) {
   const DevicePtr cpu = own_cpu();
   ASSERT_TRUE(cpu->keep_resident());
   const QueuePtr queue = cpu->make_queue().value();
-  BufferPool pool(cpu);
+  StepBuffers pool(cpu);
   const std::vector<BufferRequest> batch(50, {u8, {1000}, {}});
   ASSERT_TRUE(pool.allocate_batch({}));
   ASSERT_TRUE(queue->submit());
@@ -114,14 +114,14 @@ TEST(BufferPool, CostsOneResidencyCommitABatchAndNoneWhenEmpty) {
   EXPECT_EQ(cpu->residency()->counters().commits, 1u);
 }
 
-TEST(BufferPool, RegistersAnExistingBufferOnceAndNeverRecyclesIt) {
+TEST(StepBuffers, RegistersAnExistingBufferOnceAndNeverRecyclesIt) {
   const DevicePtr cpu = own_cpu();
   ASSERT_TRUE(cpu->keep_resident());
   std::vector<std::byte> foreign(4096);
   const Buffer buffer =
       Buffer::import(cpu, {.address = reinterpret_cast<std::uint64_t>(foreign.data()), .bytes = 4096}, u8, {4096})
           .value();
-  BufferPool pool(cpu);
+  StepBuffers pool(cpu);
   ASSERT_TRUE(pool.register_existing(buffer));
   ASSERT_TRUE(pool.register_existing(buffer.view(0, 10).value()));
   EXPECT_EQ(cpu->residency()->counters().added, 1u);
@@ -135,13 +135,13 @@ TEST(BufferPool, RegistersAnExistingBufferOnceAndNeverRecyclesIt) {
   EXPECT_EQ(pool.counters().registered, 0u);
 }
 
-TEST(BufferPool, RefusesToRegisterABufferOfAnotherDevice) {
-  BufferPool pool(own_cpu());
+TEST(StepBuffers, RefusesToRegisterABufferOfAnotherDevice) {
+  StepBuffers pool(own_cpu());
   EXPECT_TRUE(fails_with(pool.register_existing(Buffer::allocate(own_cpu(), u8, {1}).value()), Code::kInvalidArgument));
 }
 
-TEST(BufferPool, ReportsAForgottenResetInsteadOfGrowing) {
-  BufferPool pool(own_cpu(), 10);
+TEST(StepBuffers, ReportsAForgottenResetInsteadOfGrowing) {
+  StepBuffers pool(own_cpu(), 10);
   std::vector<Buffer> held;
   for (int i = 0; i < 10; ++i) held.push_back(pool.allocate(u8, {100}).value());
   const auto refused = pool.allocate(u8, {100});
@@ -150,17 +150,17 @@ TEST(BufferPool, ReportsAForgottenResetInsteadOfGrowing) {
   EXPECT_EQ(pool.counters().used, 10u);
 }
 
-TEST(BufferPool, TakesBackWhatWasDroppedWithoutBeingReturned) {
+TEST(StepBuffers, TakesBackWhatWasDroppedWithoutBeingReturned) {
   const DevicePtr cpu = own_cpu();
-  BufferPool pool(cpu, 10);
+  StepBuffers pool(cpu, 10);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(pool.allocate(u8, {100}));
   EXPECT_LE(cpu->counters().allocations, 10u);
 }
 
-TEST(BufferPool, TakesBackNothingThatAQueueStillUses) {
+TEST(StepBuffers, TakesBackNothingThatAQueueStillUses) {
   const auto lagging = doubles::LaggingDevice::make();
   const auto queue = lagging->lagging_queue();
-  BufferPool pool(lagging, 4);
+  StepBuffers pool(lagging, 4);
   for (int i = 0; i < 4; ++i) {
     const Buffer buffer = pool.allocate(u8, {100}).value();
     ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
@@ -173,26 +173,26 @@ TEST(BufferPool, TakesBackNothingThatAQueueStillUses) {
   EXPECT_EQ(pool.counters().reclaimed, 4u);
 }
 
-TEST(BufferPool, LooksForDroppedBuffersBeforeItGrowsFar) {
+TEST(StepBuffers, LooksForDroppedBuffersBeforeItGrowsFar) {
   const DevicePtr cpu = own_cpu();
-  BufferPool pool(cpu);
+  StepBuffers pool(cpu);
   for (int i = 0; i < 100'000; ++i) ASSERT_TRUE(pool.allocate(u8, {64}));
   EXPECT_LE(cpu->counters().allocations, 4096u);
   EXPECT_GT(pool.counters().reclaimed, 90'000u);
 }
 
-TEST(BufferPool, LooksForDroppedBuffersWhenThereIsNoMemory) {
+TEST(StepBuffers, LooksForDroppedBuffersWhenThereIsNoMemory) {
   const DevicePtr cpu = own_cpu();
   cpu->set_budget(2048);
-  BufferPool pool(cpu);
+  StepBuffers pool(cpu);
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(pool.allocate(u8, {1000}));
   const Buffer one = pool.allocate(u8, {1000}).value();
   const Buffer two = pool.allocate(u8, {1000}).value();
   EXPECT_TRUE(fails_with(pool.allocate(u8, {1000}), Code::kOutOfMemory));
 }
 
-TEST(BufferPool, HandsOutNothingOfAnotherKind) {
-  BufferPool pool(own_cpu());
+TEST(StepBuffers, HandsOutNothingOfAnotherKind) {
+  StepBuffers pool(own_cpu());
   const Buffer plain = pool.allocate(u8, {100}).value();
   ASSERT_TRUE(pool.release(plain));
   const Buffer aligned = pool.allocate(u8, {100}, {.alignment = 4096}).value();
@@ -203,37 +203,37 @@ TEST(BufferPool, HandsOutNothingOfAnotherKind) {
   EXPECT_EQ(pool.allocate(u8, {100}).value().storage_id(), plain.storage_id());
 }
 
-TEST(BufferPool, LeavesAMemberOfTheDeviceInPlaceWhenItIsCleared) {
+TEST(StepBuffers, LeavesAMemberOfTheDeviceInPlaceWhenItIsCleared) {
   const DevicePtr cpu = own_cpu();
   ASSERT_TRUE(cpu->keep_resident());
   const Buffer buffer = Buffer::allocate(cpu, u8, {100}).value();
   {
-    BufferPool one(cpu), two(cpu);
+    StepBuffers one(cpu), two(cpu);
     ASSERT_TRUE(one.register_existing(buffer));
     ASSERT_TRUE(two.register_existing(buffer));
   }
   EXPECT_EQ(cpu->residency()->counters().members, 1u);
 }
 
-TEST(BufferPool, LetsItsBuffersOutliveIt) {
+TEST(StepBuffers, LetsItsBuffersOutliveIt) {
   Buffer buffer;
   {
-    BufferPool pool(own_cpu());
+    StepBuffers pool(own_cpu());
     buffer = pool.allocate(i32, {4}).value();
   }
   buffer.as_slice_mut<std::int32_t>().value()[3] = 5;
   EXPECT_TRUE(buffer.is_unique());
 }
 
-TEST(BufferPool, RefusesShapesThatAreNoSize) {
-  BufferPool pool(own_cpu());
+TEST(StepBuffers, RefusesShapesThatAreNoSize) {
+  StepBuffers pool(own_cpu());
   EXPECT_TRUE(fails_with(pool.allocate(DType::kQ4_0, {5}), Code::kInvalidArgument));
   EXPECT_TRUE(fails_with(pool.allocate(u8, {~std::size_t{0}, 2}), Code::kInvalidArgument));
   EXPECT_EQ(pool.allocate(f32, {0}).value().size(), 0u);
 }
 
-TEST(BufferPool, ServesSeveralThreadsAtOnce) {
-  BufferPool pool(own_cpu());
+TEST(StepBuffers, ServesSeveralThreadsAtOnce) {
+  StepBuffers pool(own_cpu());
   {
     std::vector<std::jthread> threads;
     for (int t = 0; t < 4; ++t)

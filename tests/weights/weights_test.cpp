@@ -253,7 +253,7 @@ TEST_F(Weights, WritesMetadataAndEveryDtypeThatTheFormatsHaveAndReadsThemBack) {
   for (const bool gguf : {false, true}) {
     std::vector<std::string> names;
     std::vector<NamedBuffer> tensors;
-    for (std::size_t i = 0; i < kDTypeCount; ++i) names.emplace_back(name(static_cast<DType>(i)));
+    for (std::size_t i = 0; i < kDTypeCount; ++i) names.emplace_back(to_string(static_cast<DType>(i)));
     Metadata metadata;
     ASSERT_TRUE(metadata.add("note", "ü \"quoted\"\n\x01"));
     std::size_t refused = 0;

@@ -24,7 +24,7 @@
 
 namespace berth {
 
-struct PoolOptions {
+struct CachingPoolOptions {
   // The most that may be held without being live. Past it, blocks go back to the layer below.
   std::size_t max_cached_bytes = std::size_t{1} << 30;
   // Larger blocks are neither rounded nor cached.
@@ -37,7 +37,7 @@ struct PoolOptions {
 };
 
 // Sizes are those of the classes, so live + cached is what the layer below gave.
-struct PoolCounters {
+struct CachingPoolCounters {
   std::size_t live_bytes = 0;
   std::size_t live_count = 0;
   std::size_t cached_bytes = 0;
@@ -49,9 +49,9 @@ struct PoolCounters {
   std::uint64_t refused_releases = 0;  // returned twice, or not ours
 };
 
-class Pool : public AllocatorAdaptor {
+class CachingPool : public AllocatorAdaptor {
  public:
-  std::string_view name() const noexcept final { return "pool"; }
+  std::string_view name() const noexcept final { return "caching pool"; }
 
   // allocate() is O(1) on a hit, and neither allocates heap memory nor builds a string. A miss that fails for
   // want of memory drops the cache, tries once more, and reports the first error. OutOfMemory with cause kBudget
@@ -60,10 +60,10 @@ class Pool : public AllocatorAdaptor {
   // release() of a block that is not live here (returned twice, or another pool's) changes nothing and is counted.
 
   // O(blocks).
-  virtual PoolCounters counters() const noexcept = 0;
+  virtual CachingPoolCounters counters() const noexcept = 0;
 
   // What belongs to one tag: counted, and given back together. O(blocks).
-  virtual PoolCounters counters(Name tag) const noexcept = 0;
+  virtual CachingPoolCounters counters(Name tag) const noexcept = 0;
   virtual std::size_t trim_tag(Name tag) noexcept = 0;
 
   // Walks the whole structure. InvalidData with what disagrees. O(blocks).
@@ -74,6 +74,6 @@ class Pool : public AllocatorAdaptor {
 };
 
 // Requires: inner is not null.
-std::shared_ptr<Pool> pool(AllocatorPtr inner, PoolOptions options = {});
+std::shared_ptr<CachingPool> make_caching_pool(AllocatorPtr inner, CachingPoolOptions options = {});
 
 }  // namespace berth

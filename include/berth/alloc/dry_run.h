@@ -12,11 +12,11 @@
 
 namespace berth {
 
-class Null final : public AllocatorAdaptor {
+class DryRun final : public AllocatorAdaptor {
  public:
   // `like` is the allocator or device that the dry run stands for; it is asked for nothing but its device.
   // Requires: not null.
-  explicit Null(AllocatorPtr like) : AllocatorAdaptor(std::move(like)) {}
+  explicit DryRun(AllocatorPtr like) : AllocatorAdaptor(std::move(like)) {}
 
   // InvalidArgument for an alignment that is not a power of two. Never runs out.
   Result<Block> allocate(const BlockSpec& spec) override;
@@ -35,6 +35,6 @@ class Null final : public AllocatorAdaptor {
   LabelCounters labels_;
 };
 
-std::shared_ptr<Null> null(AllocatorPtr like);
+std::shared_ptr<DryRun> make_dry_run(AllocatorPtr like);
 
 }  // namespace berth

@@ -1,4 +1,4 @@
-// Failure on purpose. A FaultPlan counts calls and says which of them fail; a Fault allocator asks it before each
+// Failure on purpose. A FaultTrigger counts calls and says which of them fail; a Fault allocator asks it before each
 // allocation. One plan may serve several allocators and devices (see testing.h), so that "the nth call" runs across
 // all of them. Any thread; the allocator lives as long as its blocks.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace berth {
 
-class FaultPlan {
+class FaultTrigger {
  public:
   // The nth call from now on fails, counted from 1, and none after it. 0: none fails.
   void fail_at(std::uint64_t nth) noexcept;
@@ -28,24 +28,24 @@ class FaultPlan {
  private:
   std::atomic<std::uint64_t> calls_{0}, faults_{0}, at_{0}, every_{0};
 };
-using FaultPlanPtr = std::shared_ptr<FaultPlan>;
+using FaultTriggerPtr = std::shared_ptr<FaultTrigger>;
 
 class Fault final : public AllocatorAdaptor {
  public:
   // Requires: neither is null.
-  Fault(AllocatorPtr inner, FaultPlanPtr plan) : AllocatorAdaptor(std::move(inner)), plan_(std::move(plan)) {}
+  Fault(AllocatorPtr inner, FaultTriggerPtr plan) : AllocatorAdaptor(std::move(inner)), plan_(std::move(plan)) {}
 
   // OutOfMemory with cause kInjected where the plan says so. Zero bytes are not counted.
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override { inner()->release(block, last_use); }
   std::string_view name() const noexcept override { return "fault"; }
 
-  FaultPlan& plan() const noexcept { return *plan_; }
+  FaultTrigger& plan() const noexcept { return *plan_; }
 
  private:
-  const FaultPlanPtr plan_;
+  const FaultTriggerPtr plan_;
 };
 
-std::shared_ptr<Fault> fault(AllocatorPtr inner, FaultPlanPtr plan = std::make_shared<FaultPlan>());
+std::shared_ptr<Fault> make_fault(AllocatorPtr inner, FaultTriggerPtr plan = std::make_shared<FaultTrigger>());
 
 }  // namespace berth

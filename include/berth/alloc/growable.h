@@ -12,25 +12,25 @@
 
 namespace berth {
 
-struct SegmentOptions {
+struct GrowableOptions {
   std::size_t reserve_bytes = std::size_t{64} << 30;  // addresses cost nothing
   std::size_t step_bytes = std::size_t{16} << 20;     // memory is taken in multiples of this
 };
 
-struct SegmentCounters {
+struct GrowableCounters {
   std::size_t reserved_bytes = 0;
   std::size_t mapped_bytes = 0;   // has memory
   std::size_t used_bytes = 0;     // live blocks
   std::size_t pending_bytes = 0;  // released, waiting for their last use
 };
 
-class Segment : public Allocator {
+class GrowableMemory : public Allocator {
  public:
-  virtual SegmentCounters counters() const = 0;
+  virtual GrowableCounters counters() const = 0;
 };
 
 // Unsupported on devices that cannot part addresses and memory; InvalidArgument for sizes of zero; OutOfMemory when the
 // addresses are not to be had. allocate() is O(1) plus the steps that it maps.
-Result<std::shared_ptr<Segment>> make_segment(DevicePtr device, const SegmentOptions& options = {});
+Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const GrowableOptions& options = {});
 
 }  // namespace berth

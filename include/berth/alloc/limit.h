@@ -40,6 +40,6 @@ class Limit final : public AllocatorAdaptor {
   LabelCounters labels_;
 };
 
-std::shared_ptr<Limit> limit(AllocatorPtr inner, std::size_t bytes, Limit::PressureCallback on_pressure = {});
+std::shared_ptr<Limit> make_limit(AllocatorPtr inner, std::size_t bytes, Limit::PressureCallback on_pressure = {});
 
 }  // namespace berth

@@ -2,7 +2,7 @@
 // [0, capacity). It touches no memory, so it serves a device arena, a file or a ring of descriptors as well
 // as host memory. Every operation takes constant time (the index of live offsets is a hash table, so that
 // part is constant on average), neighbours coalesce at once, and the same calls give the same offsets on
-// every machine. Not thread-safe: one caller at a time. A Tlsf is a plain value; copying it copies its state.
+// every machine. Not thread-safe: one caller at a time. A OffsetAllocator is a plain value; copying it copies its state.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace berth {
 
-struct TlsfStats {
+struct OffsetAllocatorCounters {
   std::uint64_t capacity = 0;      // bytes under management, a multiple of the granule
   std::uint64_t used = 0;          // bytes of live allocations, rounded up to the granule
   std::uint64_t peak = 0;          // largest `used` so far
@@ -23,13 +23,13 @@ struct TlsfStats {
   std::size_t free_ranges = 0;     // 1 or 0 when nothing is fragmented
 };
 
-class Tlsf {
+class OffsetAllocator {
  public:
   // Manages [0, capacity). Every offset and size is a multiple of `granule`; a tail of `capacity` shorter
   // than that is never handed out.
   // kInvalidArgument: the granule is not a power of two, or capacity / granule does not fit in 32 levels
   // of classes (2^37 granules).
-  static Result<Tlsf> create(std::uint64_t capacity, std::uint64_t granule = 64);
+  static Result<OffsetAllocator> make(std::uint64_t capacity, std::uint64_t granule = 64);
 
   // The start of `bytes` free bytes, a multiple of `alignment`. Zero bytes are an allocation like any other:
   // one granule, so that its offset is its own.
@@ -60,7 +60,7 @@ class Tlsf {
   std::size_t allocations() const noexcept { return live_; }
 
   // Time: the length of the highest free list.
-  TlsfStats stats() const noexcept;
+  OffsetAllocatorCounters counters() const noexcept;
 
   // Checks the whole structure: ranges tile the capacity, no two free neighbours, every free range in the
   // list of its class, bitmaps and index agree. kInvalidData names the first rule that is broken, which is

@@ -1,5 +1,5 @@
 // What a program asked of an allocator, on record: every allocation and free with time, size, alignment, label and
-// thread, in a compact file (about six bytes a call) that can be replayed against other policies. A Trace allocator
+// thread, in a compact file (about six bytes a call) that can be replayed against other policies. A Recorder allocator
 // records whatever passes through it; any thread; it lives as long as its blocks. A Recording is a plain value.
 //
 // The file: "BRTHTRC1", then records. All numbers are little-endian base 128, seven bits a byte.
@@ -18,7 +18,7 @@
 
 namespace berth {
 
-struct TraceEvent {
+struct RecordedEvent {
   bool is_free = false;
   std::uint64_t time_ns = 0;  // since the recording began
   std::uint32_t thread = 0;   // in order of appearance
@@ -29,18 +29,18 @@ struct TraceEvent {
 };
 
 struct Recording {
-  std::vector<TraceEvent> events;
+  std::vector<RecordedEvent> events;
   std::vector<std::string> labels{""};
   std::uint64_t blocks = 0;
 };
 
 // InvalidData with the offset of what breaks the format: a cut record, a number or label out of range, a free of a
 // block that is not live. O(bytes).
-Result<Recording> parse_trace(std::span<const std::byte> file);
+Result<Recording> parse_recording(std::span<const std::byte> file);
 // Also Io.
-Result<Recording> read_trace(const std::string& path);
+Result<Recording> read_recording(const std::string& path);
 
-class Trace : public AllocatorAdaptor {
+class Recorder : public AllocatorAdaptor {
  public:
   std::string_view name() const noexcept final { return "trace"; }
 
@@ -53,9 +53,9 @@ class Trace : public AllocatorAdaptor {
 };
 
 // Records what passes through, to a new file at `path`. Io if it cannot be made. Requires: inner is not null.
-Result<std::shared_ptr<Trace>> trace(AllocatorPtr inner, const std::string& path);
+Result<std::shared_ptr<Recorder>> make_recorder(AllocatorPtr inner, const std::string& path);
 
-struct ReplayReport {
+struct RecordingReport {
   std::size_t peak_live_bytes = 0;  // what the program asked for, at its highest
   std::size_t peak_held_bytes = 0;  // what the device gave for it, at its highest
   double fragmentation = 0;         // the part of the held bytes that was not asked for: 1 - live / held
@@ -65,6 +65,6 @@ struct ReplayReport {
 
 // Runs a recording against an allocator, in the order recorded and on one thread. The figures are the stack's own
 // as long as nobody else uses its device meanwhile.
-ReplayReport replay(const Recording& recording, Allocator& allocator);
+RecordingReport run_recording(const Recording& recording, Allocator& allocator);
 
 }  // namespace berth

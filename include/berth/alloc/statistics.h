@@ -13,7 +13,7 @@
 
 namespace berth {
 
-struct AllocationStats {
+struct StatisticsCounters {
   std::size_t live_bytes = 0;
   std::size_t live_count = 0;
   std::size_t peak_bytes = 0;
@@ -25,10 +25,10 @@ struct AllocationStats {
   std::vector<OutOfMemory::Holder> holders{};  // live bytes by label, largest first
 };
 
-class Stats final : public AllocatorAdaptor {
+class Statistics final : public AllocatorAdaptor {
  public:
   // Requires: inner is not null.
-  explicit Stats(AllocatorPtr inner) : AllocatorAdaptor(std::move(inner)) {}
+  explicit Statistics(AllocatorPtr inner) : AllocatorAdaptor(std::move(inner)) {}
 
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override;
@@ -36,7 +36,7 @@ class Stats final : public AllocatorAdaptor {
   void explain(OutOfMemory& report) const override;
 
   // A copy of the counters. Each is exact; together they are of one moment only when nobody else is calling.
-  AllocationStats snapshot() const;
+  StatisticsCounters counters() const;
 
  private:
   std::atomic<std::size_t> live_bytes_{0}, live_count_{0}, peak_bytes_{0};
@@ -45,6 +45,6 @@ class Stats final : public AllocatorAdaptor {
   LabelCounters labels_;
 };
 
-std::shared_ptr<Stats> stats(AllocatorPtr inner);
+std::shared_ptr<Statistics> make_statistics(AllocatorPtr inner);
 
 }  // namespace berth

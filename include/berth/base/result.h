@@ -43,7 +43,7 @@ enum class Code : std::uint8_t {
 };
 
 // The stable name of a code, such as "OutOfMemory".
-std::string_view code_name(Code code) noexcept;
+std::string_view to_string(Code code) noexcept;
 
 enum class Layer : std::uint8_t {
   kDevice,

@@ -40,7 +40,7 @@ Result<const OrtApi*> find_onnxruntime();
 struct OnnxRuntimeOptions {
   // Without a limit in `replay.planning`, a plan takes at most about 30 ms.
   ReplayOptions replay = {};
-  // Where the arena and everything else come from. Null: the CPU device, the arena faulted in at once. The engine
+  // Where the arena and everything else come from. DryRun: the CPU device, the arena faulted in at once. The engine
   // computes in this memory, so it must have a host pointer.
   AllocatorPtr arena_memory = nullptr;
   AllocatorPtr pool = nullptr;

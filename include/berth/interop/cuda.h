@@ -128,7 +128,7 @@ class CudaSlice {
     if (auto ok = cuda_detail::check_cuda(buffer); !ok) return ok.error();
     if (dtype_of<T>.has_value() && buffer.dtype() != cuda_detail::stored_as<T>())
       return Error::with_text(Code::kTypeMismatch, Layer::kBuffer,
-                              "the buffer holds " + std::string(name(buffer.dtype())) +
+                              "the buffer holds " + std::string(to_string(buffer.dtype())) +
                                   " and a slice of another type was asked for: use view(0, dtype, shape) first");
     if (buffer.size() % sizeof(T) != 0)
       return Error(Code::kSizeMismatch, Layer::kBuffer, "{} bytes are not whole values of {} bytes", buffer.size(),

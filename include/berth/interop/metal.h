@@ -32,7 +32,7 @@ Result<MetalInfo> metal_info(Device& device);
 // The same bytes as a buffer of `metal`, without a copy: memory of CPU, or a file mapped by DISK, such as a tensor of a
 // weight file. Its dtype, shape and contents are the same, a read-only one stays so, and the host's buffer lives as
 // long as the new one. The pages that the window touches are wrapped, so wrapping a whole file and viewing its tensors
-// costs one Metal object. It is not in the residency set: BufferPool::register_existing puts it there.
+// costs one Metal object. It is not in the residency set: StepBuffers::register_existing puts it there.
 // NotAllocated; NotCpuAccessible for other devices' memory; Misaligned where the window shares a page with memory that
 // is not the buffer's (allocate with the page's alignment and whole pages, or 1 MiB and more); OutOfMemory past
 // limits().max_block_bytes; Io for a file that shrank; InvalidArgument if `metal` is not a METAL device.

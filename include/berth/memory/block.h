@@ -20,10 +20,10 @@ class Device;
 struct Timepoint {
   std::uint64_t bits = 0;
 
-  static constexpr Timepoint at(std::uint16_t line, std::uint64_t value) noexcept {
-    return {static_cast<std::uint64_t>(line) << 48 | value};
+  static constexpr Timepoint at(std::uint16_t timeline, std::uint64_t value) noexcept {
+    return {static_cast<std::uint64_t>(timeline) << 48 | value};
   }
-  constexpr std::uint16_t line() const noexcept { return static_cast<std::uint16_t>(bits >> 48); }
+  constexpr std::uint16_t timeline() const noexcept { return static_cast<std::uint16_t>(bits >> 48); }
   constexpr std::uint64_t value() const noexcept { return bits & 0xffff'ffff'ffff; }
   friend constexpr bool operator==(Timepoint, Timepoint) = default;
 };

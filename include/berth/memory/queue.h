@@ -72,16 +72,16 @@ class Queue {
   Result<void> finish();
 
   Device& device() const noexcept { return *device_; }
-  std::uint16_t line() const noexcept { return line_; }
+  std::uint16_t timeline() const noexcept { return timeline_; }
   // The moment that the next submit will give.
-  Timepoint next() const noexcept { return Timepoint::at(line_, submitted_ + 1); }
+  Timepoint next() const noexcept { return Timepoint::at(timeline_, submitted_ + 1); }
 
  protected:
   // Takes a line. Requires: `device` outlives the queue (Device::make_queue sees to it).
   explicit Queue(Device& device);
 
   // True where recording is doing, as on CPU: nothing is ever in flight, so nothing is stamped.
-  virtual bool does_at_once() const noexcept { return false; }
+  virtual bool executes_at_once() const noexcept { return false; }
 
   // To be called first in every subclass's destructor: waits for all submitted work, so that no moment of
   // this line stays unreached.
@@ -124,7 +124,7 @@ class Queue {
 
   Device* device_;
   std::mutex mutex_;
-  std::uint16_t line_;
+  std::uint16_t timeline_;
   std::uint64_t submitted_;
   bool recorded_ = false;
   bool closed_ = false;

@@ -251,7 +251,7 @@ struct Violation {
 Violation validate(const PlanProblem& problem, const MemoryPlan& plan);
 
 // The stable name of a rule, such as "Overlap".
-std::string_view rule_name(PlanRule rule) noexcept;
+std::string_view to_string(PlanRule rule) noexcept;
 
 // A sentence for people: which rule, which nodes (by label where they have one), which bytes and levels.
 std::string describe(const Violation& violation, const PlanProblem& problem, const MemoryPlan& plan);

@@ -32,7 +32,7 @@ enum class PlanColumn : std::uint8_t {
 };
 
 // The name of a column in the header, such as "lower".
-std::string_view column_name(PlanColumn column) noexcept;
+std::string_view to_string(PlanColumn column) noexcept;
 
 // A problem as its file had it: one lifetime a row, in the order of the rows. A file that names bank k has banks 0 to
 // k, each without a limit; set their capacities in `problem`.

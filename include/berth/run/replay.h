@@ -64,7 +64,7 @@ struct ReplayOptions {
   std::uint64_t arena_slack =
       0;  // bytes after the last slot, for engines that read past the end of what they asked for
   PlanOptions planning = {};
-  // Who plans. Null: berth::plan. Every plan is checked by berth::validate before it is used.
+  // Who plans. DryRun: berth::plan. Every plan is checked by berth::validate before it is used.
   std::function<Result<MemoryPlan>(const PlanProblem&)> planner = nullptr;
 };
 
@@ -111,7 +111,7 @@ class Replay {
   // Ends the run. Returns what it did.
   ReplayRun end_run() noexcept;
 
-  // Memory of at least `bytes` bytes. Null for zero bytes and when the pool has no more. While a run follows its
+  // Memory of at least `bytes` bytes. DryRun for zero bytes and when the pool has no more. While a run follows its
   // plan: O(1), no allocation. Else O(log live) to search, O(live) to insert.
   void* allocate(std::size_t bytes, std::size_t alignment = 1) noexcept;
 
@@ -131,7 +131,7 @@ class Replay {
   Result<void> plan_recorded();
 
   // The trace and plan behind a key; null when there is none (yet). Valid until the next begin_run or plan_recorded.
-  const ReplayTrace* trace(std::string_view key) const noexcept;
+  const ReplayTrace* make_recorder(std::string_view key) const noexcept;
   const MemoryPlan* plan(std::string_view key) const noexcept;
 
   // All plans, as bytes for a file. `stamp` says what they are for (model, engine, settings).

@@ -62,7 +62,7 @@ class Operand {
 // What a step's function is told. Valid during the call.
 struct StepRun {
   StepId step = 0;
-  std::uint32_t lane = 0;           // no other step of this run is in the same lane now: a key for a queue or scratch
+  std::uint32_t worker = 0;           // no other step of this run is in the same worker now: a key for a queue or scratch
   std::span<const Buffer> nodes{};  // of the arena the schedule is bound to, by node id
 
   const Buffer& node(Node node) const noexcept { return nodes[node.id]; }
@@ -87,8 +87,8 @@ struct ScheduleOptions {
 };
 
 struct RunOptions {
-  // Steps that run at the same time at most; 0: one for each core. One lane runs everything on the calling thread.
-  std::uint32_t lanes = 0;
+  // Steps that run at the same time at most; 0: one for each core. One worker runs everything on the calling thread.
+  std::uint32_t workers = 0;
   // Checks before each step that no running step conflicts with it; if one does, the step fails with InvalidUsage
   // that names both. Takes a lock for each step: for debugging.
   bool check_overlaps = false;

@@ -78,7 +78,7 @@ struct DTypeInfo {
 };
 
 const DTypeInfo& info(DType dtype) noexcept;
-inline std::string_view name(DType dtype) noexcept {
+inline std::string_view to_string(DType dtype) noexcept {
   return info(dtype).name;
 }
 

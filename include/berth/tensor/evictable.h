@@ -24,14 +24,14 @@ namespace berth {
 enum class Contents : std::uint8_t {
   kDrop,    // they are gone; after waking the memory is undefined
   kToHost,  // kept in host memory; on CPU Unsupported, since it would free nothing
-  kToFile,  // kept in an unnamed file in EvictOptions::folder
+  kToFile,  // kept in an unnamed file in EvictableOptions::folder
 };
 
-struct EvictOptions {
+struct EvictableOptions {
   std::string folder{};  // where spill files go; empty: the system's folder for temporary files
 };
 
-struct EvictCounters {
+struct EvictableCounters {
   std::size_t resident_bytes = 0;  // of memory, in whole pages
   std::size_t evicted_bytes = 0;
   std::size_t spilled_bytes = 0;  // contents kept in host memory or a file
@@ -59,10 +59,10 @@ class EvictableMemory : public Allocator {
   // Whether a buffer's memory is away. NotOwned for a buffer from elsewhere.
   virtual Result<bool> is_evicted(const Buffer& buffer) const = 0;
 
-  virtual EvictCounters counters() const = 0;
+  virtual EvictableCounters counters() const = 0;
 };
 
 // Unsupported on devices that cannot part addresses and memory.
-Result<std::shared_ptr<EvictableMemory>> make_evictable(DevicePtr device, EvictOptions options = {});
+Result<std::shared_ptr<EvictableMemory>> make_evictable(DevicePtr device, EvictableOptions options = {});
 
 }  // namespace berth

@@ -25,7 +25,7 @@ struct BufferRequest {
   BufferOptions options{};
 };
 
-struct BufferPoolCounters {
+struct StepBuffersCounters {
   std::uint64_t fresh = 0;      // buffers allocated
   std::uint64_t reused = 0;     // buffers handed out again
   std::uint64_t reclaimed = 0;  // dropped without release() or reset(), and found by the pool itself
@@ -35,15 +35,15 @@ struct BufferPoolCounters {
   std::size_t bytes = 0;  // held in all, registered ones not counted
 };
 
-class BufferPool {
+class StepBuffers {
  public:
   // At most `most_used` buffers are handed out at once: past that a reset() was forgotten, and the pool says so instead
   // of growing until the machine is full. Before it grows far, or when there is no memory, it takes back by itself what
   // was dropped and is no longer in use by a queue; that shows in the counters.
-  explicit BufferPool(AllocatorPtr allocator, std::size_t most_used = 65'536);
-  ~BufferPool();
-  BufferPool(const BufferPool&) = delete;
-  BufferPool& operator=(const BufferPool&) = delete;
+  explicit StepBuffers(AllocatorPtr allocator, std::size_t most_used = 65'536);
+  ~StepBuffers();
+  StepBuffers(const StepBuffers&) = delete;
+  StepBuffers& operator=(const StepBuffers&) = delete;
 
   // A buffer of the size, from its bucket or fresh. options.zero asks for zeroed memory in either case. The label is
   // the first user's. OutOfMemory from the allocator, or when `most_used` are handed out; InvalidArgument for the
@@ -66,7 +66,7 @@ class BufferPool {
   // storage again changes nothing. InvalidArgument for a buffer of another device.
   Result<void> register_existing(const Buffer& buffer);
 
-  BufferPoolCounters counters() const;
+  StepBuffersCounters counters() const;
 
  private:
   struct Entry {

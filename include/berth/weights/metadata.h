@@ -35,7 +35,7 @@ enum class MetadataType : std::uint8_t {
 };
 
 // "u8", "string", "array"
-std::string_view name(MetadataType type) noexcept;
+std::string_view to_string(MetadataType type) noexcept;
 
 // Bytes of one encoded value; 0 for strings and arrays, whose size varies.
 std::size_t fixed_size(MetadataType type) noexcept;

@@ -30,7 +30,7 @@
 namespace berth {
 
 enum class WeightFormat : std::uint8_t { kSafetensors, kGguf, kNpy, kNpz };
-std::string_view name(WeightFormat format) noexcept;  // "safetensors", "gguf", "npy", "npz"
+std::string_view to_string(WeightFormat format) noexcept;  // "safetensors", "gguf", "npy", "npz"
 
 struct LoadProgress {
   std::uint64_t bytes_done = 0;
@@ -75,7 +75,7 @@ class WeightFile {
   WeightFormat format() const noexcept;
   // All tensors, in the order of their bytes; shards one after the other.
   std::span<const TensorInfo> tensors() const& noexcept;
-  // Null when there is none of this name. O(1).
+  // DryRun when there is none of this name. O(1).
   const TensorInfo* find(std::string_view name) const& noexcept;
   // Entries in the file's order. Of a sharded or split set: the first file's.
   std::span<const MetadataEntry> metadata() const& noexcept;

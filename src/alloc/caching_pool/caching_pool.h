@@ -17,17 +17,17 @@
 
 namespace berth {
 
-class CachingPool final : public Pool, public std::enable_shared_from_this<CachingPool> {
+class CachingPoolImpl final : public CachingPool, public std::enable_shared_from_this<CachingPoolImpl> {
  public:
-  CachingPool(AllocatorPtr inner, PoolOptions options);
-  ~CachingPool() override;
+  CachingPoolImpl(AllocatorPtr inner, CachingPoolOptions options);
+  ~CachingPoolImpl() override;
 
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use) noexcept override;
   std::size_t trim(std::size_t keep_bytes) noexcept override;
   void explain(OutOfMemory& report) const override;
-  PoolCounters counters() const noexcept override;
-  PoolCounters counters(Name tag) const noexcept override;
+  CachingPoolCounters counters() const noexcept override;
+  CachingPoolCounters counters(Name tag) const noexcept override;
   std::size_t trim_tag(Name tag) noexcept override;
   Result<void> check() const override;
 
@@ -58,7 +58,7 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   std::uint16_t group_number(const BlockSpec& spec);
   ThreadCache* own_cache() noexcept;
   CachedGroup* own_group(ThreadCache* cache, std::uint16_t number) noexcept;
-  PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, std::uint16_t line) noexcept;
+  PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, std::uint16_t timeline) noexcept;
   void count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
   void raise_peaks(CachedGroup* group, std::uint16_t number) noexcept;
   void share_half(CachedGroup& group, std::uint16_t number, std::size_t index, std::int64_t at_least) noexcept;
@@ -70,7 +70,7 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
   template <class Visit>
   void with_all_caches(const Visit& visit) const noexcept;
   std::int64_t live_of(const Name* tag) const noexcept;
-  PoolCounters count_all(const Name* tag) const noexcept;
+  CachingPoolCounters count_all(const Name* tag) const noexcept;
   void share_all(ThreadCache& cache) noexcept;
   std::size_t cached_of(const Name* tag) const noexcept;
   Result<void> check_locked() const;
@@ -78,7 +78,7 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
 
   const std::uint64_t id_;  // never reused, so that a thread's table cannot mistake a new pool for an old one
   const std::size_t slot_;  // where a thread remembers its cache of this pool
-  const PoolOptions options_;
+  const CachingPoolOptions options_;
   const std::size_t largest_;  // the largest size that is cached
   // Of the blocks that threads keep. A class that is partly past the largest size is shared only, so that what a thread
   // finds in its bins it may always take.
@@ -100,7 +100,7 @@ class CachingPool final : public Pool, public std::enable_shared_from_this<Cachi
 
 // Calls `visit` with every thread's cache while its thread cannot work on it.
 template <class Visit>
-void CachingPool::with_all_caches(const Visit& visit) const noexcept {
+void CachingPoolImpl::with_all_caches(const Visit& visit) const noexcept {
   for (const auto& cache : caches_) cache->close();
   BiasedLock::barrier();
   for (const auto& cache : caches_) {
@@ -127,12 +127,12 @@ inline Result<Block> live_block(const PoolNode& node, std::size_t asked, Tail ta
 }
 
 // Where a node goes when it comes back.
-inline CachedGroup* CachingPool::home_of(const PoolNode& node, CachedGroup* group) const noexcept {
+inline CachedGroup* CachingPoolImpl::home_of(const PoolNode& node, CachedGroup* group) const noexcept {
   return group != nullptr && node.size_class < own_classes_ ? group : &no_group;
 }
 
 // Makes a cached node live, and returns the tail of its block. The caller took it out of its bin.
-inline Tail CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
+inline Tail CachingPoolImpl::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
   const Tail tail = (node.load_tail() & ~(kNotLive | kLabelBits)) | spec.label.id();
   node.tail.store(tail, std::memory_order_relaxed);
   if constexpr (kDebugMemory || kAddressSanitizer) {
@@ -146,7 +146,7 @@ inline Tail CachingPool::hand_out(PoolNode& node, const BlockSpec& spec) noexcep
 }
 
 // Makes the node of a live block, with its tail, cached. The caller puts it into a bin.
-inline void CachingPool::take_in(PoolNode& node, Tail tail, const Block& block) noexcept {
+inline void CachingPoolImpl::take_in(PoolNode& node, Tail tail, const Block& block) noexcept {
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner)) {
       const std::size_t asked = std::min(block.bytes, node.inner.bytes);

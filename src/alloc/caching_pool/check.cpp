@@ -9,7 +9,7 @@
 
 namespace berth {
 
-std::size_t CachingPool::cached_of(const Name* tag) const noexcept {
+std::size_t CachingPoolImpl::cached_of(const Name* tag) const noexcept {
   if (tag != nullptr) return count_all(tag).cached_bytes;
   std::int64_t sum = shared_cached_;
   for (const auto& cache : caches_)
@@ -18,8 +18,8 @@ std::size_t CachingPool::cached_of(const Name* tag) const noexcept {
 }
 
 // What is live and cached, by looking at every block.
-PoolCounters CachingPool::count_all(const Name* tag) const noexcept {
-  PoolCounters result;
+CachingPoolCounters CachingPoolImpl::count_all(const Name* tag) const noexcept {
+  CachingPoolCounters result;
   nodes_.for_each([&](const PoolNode& node) {
     const bool is_live = node.is_live();
     if (!is_live && !node.is_cached()) return;
@@ -30,9 +30,9 @@ PoolCounters CachingPool::count_all(const Name* tag) const noexcept {
   return result;
 }
 
-PoolCounters CachingPool::counters() const noexcept {
+CachingPoolCounters CachingPoolImpl::counters() const noexcept {
   const Lock lock(mutex_);
-  PoolCounters result = count_all(nullptr);
+  CachingPoolCounters result = count_all(nullptr);
   result.peak_bytes = std::max(static_cast<std::size_t>(peak_), result.live_bytes);
   result.hits = shared_hits_;
   with_all_caches([&](const ThreadCache& cache) { result.hits += cache.hits; });
@@ -41,16 +41,16 @@ PoolCounters CachingPool::counters() const noexcept {
   return result;
 }
 
-PoolCounters CachingPool::counters(Name tag) const noexcept {
+CachingPoolCounters CachingPoolImpl::counters(Name tag) const noexcept {
   const Lock lock(mutex_);
-  PoolCounters result = count_all(&tag);
+  CachingPoolCounters result = count_all(&tag);
   const auto peak = tag_peaks_.find(tag.id());
   result.peak_bytes =
       std::max(peak == tag_peaks_.end() ? 0 : static_cast<std::size_t>(peak->second), result.live_bytes);
   return result;
 }
 
-void CachingPool::explain(OutOfMemory& report) const {
+void CachingPoolImpl::explain(OutOfMemory& report) const {
   {
     const Lock lock(mutex_);
     LabelCounters labels;
@@ -78,12 +78,12 @@ void CachingPool::explain(OutOfMemory& report) const {
   inner()->explain(report);
 }
 
-Result<void> CachingPool::check() const {
+Result<void> CachingPoolImpl::check() const {
   const Lock lock(mutex_);
   return check_locked();
 }
 
-Result<void> CachingPool::check_locked() const {
+Result<void> CachingPoolImpl::check_locked() const {
   for (const auto& cache : caches_) cache->close();
   BiasedLock::barrier();
   for (const auto& cache : caches_) cache->await_owner();
@@ -93,7 +93,7 @@ Result<void> CachingPool::check_locked() const {
 }
 
 // Requires: no thread works on its cache.
-Result<void> CachingPool::check_stopped() const {
+Result<void> CachingPoolImpl::check_stopped() const {
   const auto broken = [](const char* what, std::int64_t found, std::int64_t expected) {
     return Error(Code::kInvalidData, Layer::kAllocator, what, found, expected);
   };
@@ -148,7 +148,7 @@ Result<void> CachingPool::check_stopped() const {
   return {};
 }
 
-void CachingPool::check_now_and_then() noexcept {
+void CachingPoolImpl::check_now_and_then() noexcept {
 #ifndef NDEBUG
   const Lock lock(mutex_);
   // Every call at first, where tests look, then now and then.

@@ -24,7 +24,7 @@ void forget(const ThreadCache* cache) noexcept {
 struct CachesOfThread {
   struct Entry {
     std::uint64_t id;
-    std::weak_ptr<CachingPool> pool;
+    std::weak_ptr<CachingPoolImpl> pool;
     std::shared_ptr<ThreadCache> cache;
   };
   std::vector<Entry> entries;
@@ -47,19 +47,19 @@ std::uint64_t next_pool_id() noexcept {
 
 }  // namespace
 
-CachingPool::CachingPool(AllocatorPtr inner, PoolOptions options)
-    : Pool(std::move(inner)),
+CachingPoolImpl::CachingPoolImpl(AllocatorPtr inner, CachingPoolOptions options)
+    : CachingPool(std::move(inner)),
       id_(next_pool_id()),
       slot_(id_ % kRecent),
       options_(std::move(options)),
       largest_(std::min(options_.max_block_bytes, std::size_t{1} << kLargestClassBits)),
       own_classes_(size_class(largest_ + 1)) {}
 
-std::shared_ptr<Pool> pool(AllocatorPtr inner, PoolOptions options) {
-  return std::make_shared<CachingPool>(std::move(inner), std::move(options));
+std::shared_ptr<CachingPool> make_caching_pool(AllocatorPtr inner, CachingPoolOptions options) {
+  return std::make_shared<CachingPoolImpl>(std::move(inner), std::move(options));
 }
 
-ThreadCache* CachingPool::find_cache() noexcept {
+ThreadCache* CachingPoolImpl::find_cache() noexcept {
   if (thread_ends) return nullptr;
   for (const auto& entry : caches_of_thread.entries)
     if (entry.id == id_) {
@@ -69,7 +69,7 @@ ThreadCache* CachingPool::find_cache() noexcept {
   return nullptr;
 }
 
-ThreadCache* CachingPool::own_cache() noexcept {
+ThreadCache* CachingPoolImpl::own_cache() noexcept {
   if (ThreadCache* cache = find_cache()) return cache;
   if (thread_ends || !BiasedLock::is_usable()) return nullptr;
   try {
@@ -94,7 +94,7 @@ ThreadCache* CachingPool::own_cache() noexcept {
 // The hot paths make no calls but in the last place, so that they save no registers. Every instruction here is paid by
 // each hit: what can be known earlier, or asked later, is not asked here.
 
-Result<Block> CachingPool::allocate(const BlockSpec& spec) {
+Result<Block> CachingPoolImpl::allocate(const BlockSpec& spec) {
   PoolNode* node = nullptr;
   if (BiasedLock* const lock = recent[slot_]; lock->enter(this)) [[likely]] {
     ThreadCache& cache = static_cast<ThreadCache&>(*lock);
@@ -119,7 +119,7 @@ Result<Block> CachingPool::allocate(const BlockSpec& spec) {
   return allocate_slowly(spec, node);
 }
 
-void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
+void CachingPoolImpl::release(const Block& block, Timepoint last_use) noexcept {
   if (last_use.bits != 0) [[unlikely]]
     return release_slowly(block, last_use);
   BiasedLock* const lock = recent[slot_];
@@ -154,7 +154,7 @@ void CachingPool::release(const Block& block, Timepoint last_use) noexcept {
   cache.leave();
 }
 
-void CachingPool::refuse(const Block& block) noexcept {
+void CachingPoolImpl::refuse(const Block& block) noexcept {
   if (block.key == 0 && block.bytes == 0) return;  // a block of no bytes
   refused_releases_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -19,14 +19,14 @@ Error too_many_blocks() {
 
 }  // namespace
 
-CachingPool::~CachingPool() {
+CachingPoolImpl::~CachingPoolImpl() {
   // Nobody else can be here: threads that end hold a reference while they retire.
   give_up(0, nullptr);
   // Threads may remember their caches for longer, and another pool may come to stand at this address.
   for (const auto& cache : caches_) cache->close();
 }
 
-std::uint16_t CachingPool::group_number(const BlockSpec& spec) {
+std::uint16_t CachingPoolImpl::group_number(const BlockSpec& spec) {
   const std::uint32_t options = pack_options(spec);
   const std::size_t alignment = std::max(spec.alignment, kLeastAlignment);
   for (std::size_t i = 0; i < groups_.size(); ++i)
@@ -41,7 +41,7 @@ std::uint16_t CachingPool::group_number(const BlockSpec& spec) {
   return static_cast<std::uint16_t>(groups_.size() - 1);
 }
 
-CachedGroup* CachingPool::own_group(ThreadCache* cache, std::uint16_t number) noexcept {
+CachedGroup* CachingPoolImpl::own_group(ThreadCache* cache, std::uint16_t number) noexcept {
   if (cache == nullptr) return nullptr;
   if (cache->group(number) == nullptr) try {
       if (cache->groups.size() <= number) cache->groups.resize(number + std::size_t{1});
@@ -57,7 +57,7 @@ CachedGroup* CachingPool::own_group(ThreadCache* cache, std::uint16_t number) no
 }
 
 // Adds to, or with a negative number takes from, what is live.
-void CachingPool::count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept {
+void CachingPoolImpl::count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept {
   if (group != nullptr)
     group->add_live(bytes);
   else
@@ -65,7 +65,7 @@ void CachingPool::count(CachedGroup* group, std::uint16_t number, std::int64_t b
   if (bytes > 0) raise_peaks(group, number);
 }
 
-std::int64_t CachingPool::live_of(const Name* tag) const noexcept {
+std::int64_t CachingPoolImpl::live_of(const Name* tag) const noexcept {
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     if (tag != nullptr && groups_[i]->tag != *tag) continue;
@@ -77,7 +77,7 @@ std::int64_t CachingPool::live_of(const Name* tag) const noexcept {
 }
 
 // Notes a new peak, and how far this thread can go before there can be another one.
-void CachingPool::raise_peaks(CachedGroup* group, std::uint16_t number) noexcept {
+void CachingPoolImpl::raise_peaks(CachedGroup* group, std::uint16_t number) noexcept {
   const std::int64_t live = live_of(nullptr);
   peak_ = std::max(peak_, live);
   const Name tag = groups_[number]->tag;
@@ -95,14 +95,14 @@ void CachingPool::raise_peaks(CachedGroup* group, std::uint16_t number) noexcept
 }
 
 // A block of this class that anybody, or the given line, may use now.
-PoolNode* CachingPool::take_shared(CachedGroup* group, std::uint16_t number, std::size_t index,
-                                   std::uint16_t line) noexcept {
+PoolNode* CachingPoolImpl::take_shared(CachedGroup* group, std::uint16_t number, std::size_t index,
+                                   std::uint16_t timeline) noexcept {
   SharedGroup& shared = *groups_[number];
   Bin& pending = shared.pending[index];
   for (PoolNode** at = &pending.head; *at != nullptr; at = &(*at)->next) {
     PoolNode* node = *at;
     const Timepoint last_use{node->last_use};
-    if (!(line != 0 && last_use.line() == line) && !is_reached(last_use)) continue;
+    if (!(timeline != 0 && last_use.timeline() == timeline) && !is_reached(last_use)) continue;
     *at = node->next;
     node->state = NodeState::kInUse;
     shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
@@ -127,7 +127,7 @@ PoolNode* CachingPool::take_shared(CachedGroup* group, std::uint16_t number, std
   return node;
 }
 
-Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked, PoolNode* taken) {
+Result<Block> CachingPoolImpl::allocate_slowly(const BlockSpec& asked, PoolNode* taken) {
   if (taken != nullptr) return finish_slowly(*taken, asked);
   if (!std::has_single_bit(asked.alignment))
     return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
@@ -179,7 +179,7 @@ Result<Block> CachingPool::allocate_slowly(const BlockSpec& asked, PoolNode* tak
 }
 
 // What is left of a hit that came to a new height, or must be zeroed.
-Result<Block> CachingPool::finish_slowly(PoolNode& node, const BlockSpec& spec) {
+Result<Block> CachingPoolImpl::finish_slowly(PoolNode& node, const BlockSpec& spec) {
   auto block = live_block(node, spec.bytes, node.load_tail());
   if (node.home->live_bytes.get() > node.home->height) {
     const Lock lock(mutex_);
@@ -193,7 +193,7 @@ Result<Block> CachingPool::finish_slowly(PoolNode& node, const BlockSpec& spec) 
   return block;
 }
 
-Result<void> CachingPool::reserve(const BlockSpec& spec, std::size_t bytes) {
+Result<void> CachingPoolImpl::reserve(const BlockSpec& spec, std::size_t bytes) {
   const auto fits = [&] {
     const std::size_t held = held_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     if (options_.budget == 0 || held <= options_.budget) return true;
@@ -210,7 +210,7 @@ Result<void> CachingPool::reserve(const BlockSpec& spec, std::size_t bytes) {
   return out_of_memory(OutOfMemory::Cause::kBudget, *this, spec, options_.budget, bytes);
 }
 
-Result<Block> CachingPool::allocate_below(const BlockSpec& asked, std::size_t bytes, std::uint16_t size_class) {
+Result<Block> CachingPoolImpl::allocate_below(const BlockSpec& asked, std::size_t bytes, std::uint16_t size_class) {
   BERTH_TRY(reserve(asked, bytes));
   BlockSpec wanted = asked;
   wanted.bytes = bytes;
@@ -256,7 +256,7 @@ Result<Block> CachingPool::allocate_below(const BlockSpec& asked, std::size_t by
   }
 }
 
-Result<void> CachingPool::zero(const PoolNode& node, const BlockSpec& spec) {
+Result<void> CachingPoolImpl::zero(const PoolNode& node, const BlockSpec& spec) {
   if (is_markable(node.inner)) {
     fill_host(node.inner.host, 0, spec.bytes);
     return {};
@@ -268,7 +268,7 @@ Result<void> CachingPool::zero(const PoolNode& node, const BlockSpec& spec) {
 }
 
 // Moves half of a thread's blocks of one class to where all threads find them, if there are at least so many.
-void CachingPool::share_half(CachedGroup& group, std::uint16_t number, std::size_t index,
+void CachingPoolImpl::share_half(CachedGroup& group, std::uint16_t number, std::size_t index,
                              std::int64_t at_least) noexcept {
   std::int64_t count = 0;
   for (const PoolNode* node = group.bins[index].head; node != nullptr; node = node->next) ++count;
@@ -284,7 +284,7 @@ void CachingPool::share_half(CachedGroup& group, std::uint16_t number, std::size
   }
 }
 
-void CachingPool::leave(PoolNode* node, PoolNode*& leaving) const noexcept {
+void CachingPoolImpl::leave(PoolNode* node, PoolNode*& leaving) const noexcept {
   if (node->state != NodeState::kPending) node->last_use = 0;
   node->state = NodeState::kLeaving;
   node->next = leaving;
@@ -292,7 +292,7 @@ void CachingPool::leave(PoolNode* node, PoolNode*& leaving) const noexcept {
 }
 
 // Takes at least `wanted` bytes of shared cached blocks out, the largest first. Returns how many.
-std::size_t CachingPool::take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept {
+std::size_t CachingPoolImpl::take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept {
   std::size_t taken = 0;
   for (unsigned index = kSizeClasses; index-- > 0 && taken < wanted;)
     for (const auto& group : groups_) {
@@ -309,7 +309,7 @@ std::size_t CachingPool::take_from_shared(std::size_t wanted, const Name* tag, P
 }
 
 // The same for a thread's own blocks. Requires: this thread's cache, or its lock closed.
-std::size_t CachingPool::take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag,
+std::size_t CachingPoolImpl::take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag,
                                          PoolNode*& leaving) noexcept {
   std::size_t taken = 0;
   for (std::size_t index = kSizeClasses; index-- > 0 && taken < wanted;)
@@ -329,7 +329,7 @@ std::size_t CachingPool::take_from_cache(ThreadCache& cache, std::size_t wanted,
 }
 
 // Whether `bytes` more may be cached, after pushing other blocks out if need be.
-bool CachingPool::make_room(std::size_t bytes, PoolNode*& leaving) noexcept {
+bool CachingPoolImpl::make_room(std::size_t bytes, PoolNode*& leaving) noexcept {
   if (bytes > options_.max_cached_bytes) return false;
   const auto room = [&] { return static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_; };
   const auto wanted = static_cast<std::int64_t>(bytes);
@@ -342,7 +342,7 @@ bool CachingPool::make_room(std::size_t bytes, PoolNode*& leaving) noexcept {
   return room() >= wanted;
 }
 
-void CachingPool::release_slowly(const Block& block, Timepoint last_use) noexcept {
+void CachingPoolImpl::release_slowly(const Block& block, Timepoint last_use) noexcept {
   PoolNode* const found = nodes_.find(block.key);
   if (found == nullptr || !found->stands_for(block)) return refuse(block);
   PoolNode& node = *found;
@@ -378,7 +378,7 @@ void CachingPool::release_slowly(const Block& block, Timepoint last_use) noexcep
 }
 
 // Whether the thread may keep one more block, after sharing some of its class or taking more quota.
-bool CachingPool::keep(CachedGroup& group, const PoolNode& node) noexcept {
+bool CachingPoolImpl::keep(CachedGroup& group, const PoolNode& node) noexcept {
   const std::size_t index = node.size_class;
   if (index >= own_classes_ || 2 * node.inner.bytes > options_.max_cached_bytes) return false;
   const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
@@ -399,7 +399,7 @@ bool CachingPool::keep(CachedGroup& group, const PoolNode& node) noexcept {
   return group.cached_bytes() + bytes <= group.quota();
 }
 
-std::size_t CachingPool::give_back(PoolNode* list) noexcept {
+std::size_t CachingPoolImpl::give_back(PoolNode* list) noexcept {
   std::size_t bytes = 0;
   while (list != nullptr) {
     PoolNode* const node = list;
@@ -414,7 +414,7 @@ std::size_t CachingPool::give_back(PoolNode* list) noexcept {
   return bytes;
 }
 
-std::size_t CachingPool::give_up(std::size_t keep_bytes, const Name* tag) noexcept {
+std::size_t CachingPoolImpl::give_up(std::size_t keep_bytes, const Name* tag) noexcept {
   PoolNode* leaving = nullptr;
   {
     const Lock lock(mutex_);
@@ -431,17 +431,17 @@ std::size_t CachingPool::give_up(std::size_t keep_bytes, const Name* tag) noexce
   return give_back(leaving);
 }
 
-std::size_t CachingPool::trim(std::size_t keep_bytes) noexcept {
+std::size_t CachingPoolImpl::trim(std::size_t keep_bytes) noexcept {
   const std::size_t given = give_up(keep_bytes, nullptr);
   return std::max(given, inner()->trim(keep_bytes));
 }
 
-std::size_t CachingPool::trim_tag(Name tag) noexcept {
+std::size_t CachingPoolImpl::trim_tag(Name tag) noexcept {
   return give_up(0, &tag);
 }
 
 // Moves all that a thread keeps, and its quota, to where all threads find it.
-void CachingPool::share_all(ThreadCache& cache) noexcept {
+void CachingPoolImpl::share_all(ThreadCache& cache) noexcept {
   cache.for_each_group([&](CachedGroup& group, std::uint16_t number) {
     for (std::size_t index = 0; index < own_classes_; ++index)
       while (group.bins[index].head != nullptr) groups_[number]->idle[index].push(group.bins[index].pop());
@@ -452,7 +452,7 @@ void CachingPool::share_all(ThreadCache& cache) noexcept {
 }
 
 // The cache stays with the pool, for the next new thread: it counts what is live, and nodes know it as their home.
-void CachingPool::retire(ThreadCache& cache) noexcept {
+void CachingPoolImpl::retire(ThreadCache& cache) noexcept {
   const Lock lock(mutex_);
   share_all(cache);
   cache.current = &no_group;

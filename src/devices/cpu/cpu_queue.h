@@ -20,7 +20,7 @@ class CpuQueue : public Queue {
   ~CpuQueue() override { close(); }
 
  protected:
-  bool does_at_once() const noexcept override { return true; }
+  bool executes_at_once() const noexcept override { return true; }
   Result<void> do_write(const Window& target, std::span<const std::byte> source) override;
   Result<void> do_read(const Window& source, std::span<std::byte> target) override;
   Result<void> do_copy(const Window& source, const Window& target) override;

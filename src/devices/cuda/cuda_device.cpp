@@ -19,8 +19,8 @@ constexpr std::size_t kMaxAlignment = std::size_t{8} << 20;
 
 // A block's key: how many units of kDriverAlignment lie before its start, and the line of the queue on whose stream it
 // was allocated, 0 for home.
-constexpr std::uint32_t make_key(std::uint64_t moved, std::uint16_t line) noexcept {
-  return static_cast<std::uint32_t>(moved / kDriverAlignment) | static_cast<std::uint32_t>(line) << 16;
+constexpr std::uint32_t make_key(std::uint64_t moved, std::uint16_t timeline) noexcept {
+  return static_cast<std::uint32_t>(moved / kDriverAlignment) | static_cast<std::uint32_t>(timeline) << 16;
 }
 constexpr std::uint64_t moved_by(std::uint32_t key) noexcept {
   return std::uint64_t{key & 0xffff} * kDriverAlignment;
@@ -197,10 +197,10 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
       record(driver_.cuMemFree(raw), "cuMemFree");
     return status;
   };
-  std::uint16_t line = 0;
-  const bool named = spec.on != 0 && CudaQueue::with_line(spec.on, [&](CudaQueue& queue) {
+  std::uint16_t timeline = 0;
+  const bool named = spec.on != 0 && CudaQueue::with_timeline(spec.on, [&](CudaQueue& queue) {
                        if (&queue.cuda() == this) {
-                         line = spec.on;
+                         timeline = spec.on;
                          take(queue.stream());
                        } else {
                          at_home(take);
@@ -209,7 +209,7 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
   if (!named) at_home(take);
   if (status != kSuccess) return driver_.error(status, call);
   const Address aligned = (raw + spec.alignment - 1) / spec.alignment * spec.alignment;
-  return Block{.handle = aligned, .bytes = spec.bytes, .key = make_key(aligned - raw, line)};
+  return Block{.handle = aligned, .bytes = spec.bytes, .key = make_key(aligned - raw, timeline)};
 }
 
 void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
@@ -225,7 +225,7 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
     return;
   }
   // On the stream that used it last, where the free comes after that use by itself.
-  const bool found = CudaQueue::with_line(last_use.line(), [&](CudaQueue& queue) {
+  const bool found = CudaQueue::with_timeline(last_use.timeline(), [&](CudaQueue& queue) {
     if (&queue.cuda() == this) {
       record(driver_.cuMemFreeAsync(raw, queue.stream()), "cuMemFreeAsync");
       return;
@@ -248,7 +248,7 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
     if (&queue.cuda() == this) stream = queue.stream();
     record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
   };
-  if (made_on(block.key) == 0 || !CudaQueue::with_line(made_on(block.key), choose))
+  if (made_on(block.key) == 0 || !CudaQueue::with_timeline(made_on(block.key), choose))
     record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
 }
 

@@ -20,7 +20,7 @@ constexpr std::size_t kStagingAlignment = 64;
 // The driver refuses longer rows; none is documented below this.
 constexpr std::size_t kMaxPitch = 2147483647;
 
-std::unordered_map<std::uint16_t, CudaQueue*>& lines() {
+std::unordered_map<std::uint16_t, CudaQueue*>& timelines() {
   static auto* const map = new std::unordered_map<std::uint16_t, CudaQueue*>;
   return *map;
 }
@@ -41,19 +41,19 @@ std::mutex& CudaQueue::lines_mutex() {
   return *mutex;
 }
 
-CudaQueue* CudaQueue::find(std::uint16_t line) {
-  const auto found = lines().find(line);
-  return found == lines().end() ? nullptr : found->second;
+CudaQueue* CudaQueue::find(std::uint16_t timeline) {
+  const auto found = timelines().find(timeline);
+  return found == timelines().end() ? nullptr : found->second;
 }
 
 void CudaQueue::enter_line() {
   const std::lock_guard lock(lines_mutex());
-  lines()[line()] = this;
+  timelines()[timeline()] = this;
 }
 
 void CudaQueue::leave_line() noexcept {
   const std::lock_guard lock(lines_mutex());
-  lines().erase(line());
+  timelines().erase(timeline());
 }
 
 Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
@@ -120,7 +120,7 @@ Result<void> CudaQueue::check_here(const Window& window) const {
 
 void CudaQueue::wait_for_unsubmitted(const CudaDevice& device) noexcept {
   const std::lock_guard lock(lines_mutex());
-  for (const auto& [line, queue] : lines()) {
+  for (const auto& [timeline, queue] : timelines()) {
     if (&queue->cuda() != &device || !queue->issued_.load(std::memory_order_acquire)) continue;
     const ContextScope scope(device, 2);
     queue->cuda_.settle(queue->stream_);
@@ -394,7 +394,7 @@ Result<void> CudaQueue::do_wait_for(Timepoint moment) {
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   Result<void> outcome;
-  const bool found = with_line(moment.line(), [&](CudaQueue& other) {
+  const bool found = with_timeline(moment.timeline(), [&](CudaQueue& other) {
     auto event = other.event_after(moment.value());
     if (!event) {
       outcome = event.error();

@@ -31,9 +31,9 @@ class CudaQueue final : public Queue {
 
   // Calls `use(queue)` with the live CUDA queue of this line; the queue stays while it runs. False if there is none.
   template <class Use>
-  static bool with_line(std::uint16_t line, const Use& use) {
+  static bool with_timeline(std::uint16_t timeline, const Use& use) {
     const std::lock_guard lock(lines_mutex());
-    CudaQueue* queue = find(line);
+    CudaQueue* queue = find(timeline);
     if (queue == nullptr) return false;
     use(*queue);
     return true;
@@ -88,7 +88,7 @@ class CudaQueue final : public Queue {
 
   CudaQueue(CudaDevice& device, Stream stream) : Queue(device), cuda_(device), stream_(stream) {}
   static std::mutex& lines_mutex();
-  static CudaQueue* find(std::uint16_t line);
+  static CudaQueue* find(std::uint16_t timeline);
   void enter_line();
   void leave_line() noexcept;
 

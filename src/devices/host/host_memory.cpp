@@ -48,8 +48,8 @@ void* map_aligned(std::size_t bytes, std::size_t alignment) noexcept {
 
 std::size_t rounded_host_bytes(std::size_t bytes) noexcept {
   if (bytes > std::numeric_limits<std::size_t>::max() / 4) return bytes;
-  const std::size_t lines = round_up(bytes, kCacheLine);
-  return lines < kMappedBytes ? lines : round_up(lines, page_bytes());
+  const std::size_t timelines = round_up(bytes, kCacheLine);
+  return timelines < kMappedBytes ? timelines : round_up(timelines, page_bytes());
 }
 
 void* allocate_host(std::size_t bytes, std::size_t alignment, bool zero) noexcept {

@@ -27,13 +27,13 @@ void dispatch_over(MTL::ComputeCommandEncoder& encoder, std::size_t bytes) {
 
 }  // namespace
 
-struct MetalQueue::Lines {
+struct MetalQueue::Timelines {
   std::mutex mutex;
   std::unordered_map<std::uint16_t, std::shared_ptr<Progress>> by_line;
 };
 
-MetalQueue::Lines& MetalQueue::lines() {
-  static auto* const all = new Lines;
+MetalQueue::Timelines& MetalQueue::timelines() {
+  static auto* const all = new Timelines;
   return *all;
 }
 
@@ -131,8 +131,8 @@ MetalQueue::MetalQueue(MetalDevice& device, Owned<MTL::CommandQueue> queue, Owne
   // A new queue on an old line counts on from where that stood.
   progress_->reached.store(next().value() - 1, std::memory_order_relaxed);
   progress_->submitted.store(next().value() - 1, std::memory_order_relaxed);
-  const std::lock_guard lock(lines().mutex);
-  lines().by_line[line()] = progress_;
+  const std::lock_guard lock(timelines().mutex);
+  timelines().by_line[timeline()] = progress_;
 }
 
 Result<std::unique_ptr<Queue>> MetalQueue::make(MetalDevice& device) {
@@ -147,10 +147,10 @@ Result<std::unique_ptr<Queue>> MetalQueue::make(MetalDevice& device) {
 MetalQueue::~MetalQueue() {
   close();
   {
-    const std::lock_guard lock(lines().mutex);
+    const std::lock_guard lock(timelines().mutex);
     // The line is given back by close(), so another queue may have taken it.
-    const auto found = lines().by_line.find(line());
-    if (found != lines().by_line.end() && found->second == progress_) lines().by_line.erase(found);
+    const auto found = timelines().by_line.find(timeline());
+    if (found != timelines().by_line.end() && found->second == progress_) timelines().by_line.erase(found);
   }
   // What was recorded and never submitted does not run.
   end_encoding();
@@ -431,8 +431,8 @@ Result<void> MetalQueue::do_record_native(std::span<const Window>,
 Result<void> MetalQueue::do_wait_for(Timepoint moment) {
   std::shared_ptr<Progress> other;
   {
-    const std::lock_guard lock(lines().mutex);
-    if (const auto found = lines().by_line.find(moment.line()); found != lines().by_line.end()) other = found->second;
+    const std::lock_guard lock(timelines().mutex);
+    if (const auto found = timelines().by_line.find(moment.timeline()); found != timelines().by_line.end()) other = found->second;
   }
   // Another kind of queue: the host waits. So it does for what has failed or was not submitted, which is an error.
   if (other == nullptr || other->submitted.load(std::memory_order_acquire) < moment.value() || other->broken_by())

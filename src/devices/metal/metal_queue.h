@@ -106,8 +106,8 @@ class MetalQueue final : public Queue {
   };
 
   // The METAL queues alive, by their line, for others to wait for.
-  struct Lines;
-  static Lines& lines();
+  struct Timelines;
+  static Timelines& timelines();
 
   MetalQueue(MetalDevice& device, Owned<MTL::CommandQueue> queue, Owned<MTL::SharedEvent> event);
 

@@ -325,10 +325,10 @@ Result<void> WebgpuQueue::do_record_native(std::span<const Window> uses,
 // ---- submitting and waiting -------------------------------------------------------------------------------------
 
 Result<void> WebgpuQueue::do_wait_for(Timepoint moment) {
-  if (Line* line = find_line(moment.line())) {
-    const std::lock_guard lock(line->mutex);
+  if (Timeline* timeline = find_timeline(moment.timeline())) {
+    const std::lock_guard lock(timeline->mutex);
     // The driver's one queue runs what was submitted first, first.
-    if (line->queue != nullptr && &line->queue->device() == &device()) return {};
+    if (timeline->queue != nullptr && &timeline->queue->device() == &device()) return {};
   }
   return berth::wait(moment);
 }

@@ -73,7 +73,7 @@ class BufferTable {
     states_.insert_or_assign(buffer, state);
     return state;
   }
-  // Null for a handle that is not ours.
+  // DryRun for a handle that is not ours.
   BufferStatePtr find(std::uint64_t handle) const {
     const std::shared_lock lock(mutex_);
     const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));

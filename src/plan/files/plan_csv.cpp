@@ -294,7 +294,7 @@ std::string format_table(const PlanTable& table, const MemoryPlan* plan) {
   std::string out;
   for (std::size_t i = 0; i < columns.size(); ++i) {
     if (i > 0) out += ',';
-    out += column_name(columns[i]);
+    out += to_string(columns[i]);
   }
   out += adds_block ? ",block\n" : "\n";
   for (std::size_t node = 0; node < table.problem.lifetimes.size(); ++node) {
@@ -342,7 +342,7 @@ std::string format_table(const PlanTable& table, const MemoryPlan* plan) {
 
 }  // namespace
 
-std::string_view column_name(PlanColumn column) noexcept {
+std::string_view to_string(PlanColumn column) noexcept {
   return kColumnNames[static_cast<std::size_t>(column)];
 }
 

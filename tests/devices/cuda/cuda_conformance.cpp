@@ -74,7 +74,7 @@ Result<AllocatorPtr> root() {
 BERTH_ALLOCATOR_CONFORMANCE(CudaRoot, root);
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnCuda, [] {
   auto cuda = root();
-  return cuda ? Result<AllocatorPtr>(pool(*cuda)) : cuda;
+  return cuda ? Result<AllocatorPtr>(make_caching_pool(*cuda)) : cuda;
 });
 
 }  // namespace

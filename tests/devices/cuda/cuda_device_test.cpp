@@ -325,7 +325,7 @@ TEST_F(CudaOnDouble, PutsAllocationsOnTheStreamOfTheQueueThatIsNamed) {
   const DevicePtr gpu = device("CUDA").value();
   const QueuePtr queue = gpu->make_queue().value();
   cuda_double().clear_calls();
-  const Buffer buffer = Buffer::allocate(gpu, u8, {64}, {.zero = true, .on = queue->line()}).value();
+  const Buffer buffer = Buffer::allocate(gpu, u8, {64}, {.zero = true, .on = queue->timeline()}).value();
   Bytes seen(64, std::byte{1});
   ASSERT_TRUE(queue->read(buffer.window().value(), seen));
   EXPECT_EQ(cuda_double().calls("cuStreamWaitEvent"), 0u) << "one stream needs no event";
@@ -390,13 +390,13 @@ TEST_F(CudaOnDouble, FindsItsContextAgainWhenSomebodyElseChangedTheThreads) {
   const DevicePtr other = device("CUDA:1").value();
   const cuda::Driver& driver = static_cast<cuda::CudaDevice&>(*gpu).driver();
   Queue* const queue = gpu->default_queue().value();
-  const Buffer buffer = Buffer::allocate(gpu, u8, {64}, {.on = queue->line()}).value();
+  const Buffer buffer = Buffer::allocate(gpu, u8, {64}, {.on = queue->timeline()}).value();
   ASSERT_TRUE(buffer.copyin(Bytes(64)));
   const auto theirs = static_cast<cuda::Context>(other->native());
   for (const cuda::Context context : {theirs, cuda::Context{nullptr}}) {
     ASSERT_EQ(driver.cuCtxSetCurrent(context), cuda::kSuccess);
     // The first call goes by memory, is turned down, and is made again.
-    const Buffer fresh = Buffer::allocate(gpu, u8, {64}, {.zero = true, .on = queue->line()}).value();
+    const Buffer fresh = Buffer::allocate(gpu, u8, {64}, {.zero = true, .on = queue->timeline()}).value();
     ASSERT_TRUE(queue->write(fresh.window().value(), counting_bytes(64)));
     cuda::Context now = nullptr;
     ASSERT_EQ(driver.cuCtxGetCurrent(&now), cuda::kSuccess);
@@ -544,7 +544,7 @@ TEST_F(CudaDeviceTest, ServesSeveralThreadsWithQueuesOfTheirOwn) {
         for (int i = 0; i < 25; ++i) {
           const auto value = static_cast<std::uint8_t>(t * 40 + i);
           const auto a = Buffer::allocate(gpu, u8, {10'000});
-          const auto b = Buffer::allocate(gpu, u8, {10'000}, {.on = (*queue)->line()});
+          const auto b = Buffer::allocate(gpu, u8, {10'000}, {.on = (*queue)->timeline()});
           if (!a || !b) {
             ++wrong;
             return;

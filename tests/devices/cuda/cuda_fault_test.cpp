@@ -45,7 +45,7 @@ struct Tries {
 
 Result<void> kernels_and_order(const DevicePtr& gpu, const QueuePtr& queue, Tries&) {
   BERTH_TRY_ASSIGN(const Kernel add, cuda_test::make_add_kernel(*gpu));
-  return test::add_on_one_queue_and_read_on_another(*queue, gpu, add, {.on = queue->line()});
+  return test::add_on_one_queue_and_read_on_another(*queue, gpu, add, {.on = queue->timeline()});
 }
 
 Result<void> long_transfers(const DevicePtr& gpu, const QueuePtr& queue, Tries&) {
@@ -102,8 +102,8 @@ Result<void> expect_contents(const Buffer& buffer, const Bytes& wanted, Tries& a
 
 // One segment through all its calls: each that is refused works when it is made again.
 Result<void> segments(const DevicePtr& gpu, const QueuePtr& queue, Tries& again) {
-  const SegmentOptions options{.reserve_bytes = 8 * kStep, .step_bytes = kStep};
-  BERTH_TRY_ASSIGN(const auto segment, again([&] { return make_segment(gpu, options); }));
+  const GrowableOptions options{.reserve_bytes = 8 * kStep, .step_bytes = kStep};
+  BERTH_TRY_ASSIGN(const auto segment, again([&] { return make_growable(gpu, options); }));
   BERTH_TRY_ASSIGN(const Buffer first, again([&] { return Buffer::allocate(segment, u8, {1000}, {.zero = true}); }));
   {
     BERTH_TRY_ASSIGN(const Buffer wide, again([&] { return Buffer::allocate(segment, u8, {2 * kStep}); }));

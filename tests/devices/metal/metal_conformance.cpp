@@ -108,7 +108,7 @@ BERTH_ALLOCATOR_CONFORMANCE(MetalSeparateRoot, [] { return root({.unified_memory
 BERTH_ALLOCATOR_CONFORMANCE(MetalOldSystemRoot, [] { return root({.residency_sets = 0}); });
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnMetal, [] {
   auto metal = root({});
-  return metal ? Result<AllocatorPtr>(pool(*metal)) : metal;
+  return metal ? Result<AllocatorPtr>(make_caching_pool(*metal)) : metal;
 });
 
 #else

@@ -194,7 +194,7 @@ TEST_F(MetalDevice, RunsAKernelOnAMappedFile) {
   const Buffer wrapped = metal_wrap(gpu, tensor).value();
   EXPECT_TRUE(wrapped.is_read_only());
   EXPECT_TRUE(fails_with(wrapped.copyin(Bytes(1024)), Code::kReadOnly));
-  BufferPool pool(gpu);
+  StepBuffers pool(gpu);
   ASSERT_TRUE(pool.register_existing(wrapped));
   const Buffer out = pool.allocate(u32, {256}).value();
   const QueuePtr queue = gpu->make_queue().value();

@@ -76,7 +76,7 @@ TEST_F(MetalQueue, WaitsForAnotherQueueOnTheGpu) {
   ASSERT_TRUE(other->wait(copied));
   EXPECT_EQ(b.as_slice<std::uint8_t>().value()[63], 9);
   EXPECT_TRUE(
-      fails_with(other->wait_for(Timepoint::at(queue_->line(), queue_->next().value())), Code::kInvalidArgument));
+      fails_with(other->wait_for(Timepoint::at(queue_->timeline(), queue_->next().value())), Code::kInvalidArgument));
 }
 
 TEST_F(MetalQueue, WaitsForAQueueOfAnotherGpu) {

@@ -160,7 +160,7 @@ TEST_F(MetalResidency, BringsBackWhatTheBudgetLeftOutBeforeWorkUsesIt) {
 
 TEST_F(MetalResidency, CommitsAtMostOnceATokenAndAllocatesNothingAfterTheFirst) {
   start();
-  BufferPool pool(gpu_);
+  StepBuffers pool(gpu_);
   for (int token = 0; token < 5; ++token) {
     metal_double().clear_messages();
     for (std::size_t i = 0; i < 1750; ++i) ASSERT_TRUE(pool.allocate(f32, {1 + i % 7, 64}));
@@ -175,7 +175,7 @@ TEST_F(MetalResidency, CommitsAtMostOnceATokenAndAllocatesNothingAfterTheFirst) 
 
 TEST_F(MetalResidency, TakesABatchWithOneCommitAndAnEmptyOneWithNone) {
   start();
-  BufferPool pool(gpu_);
+  StepBuffers pool(gpu_);
   ASSERT_TRUE(pool.allocate_batch({}));
   ASSERT_TRUE(queue_->submit());
   EXPECT_EQ(commits(), 0u);
@@ -189,7 +189,7 @@ TEST_F(MetalResidency, HoldsARegisteredBufferUntilThePoolIsCleared) {
   MTL::Buffer* const raw =
       static_cast<metal::MetalDevice&>(*gpu_).native_device().newBuffer(4096, MTL::ResourceStorageModeShared);
   {
-    BufferPool pool(gpu_);
+    StepBuffers pool(gpu_);
     const Buffer foreign =
         Buffer::import(gpu_, {.address = metal::handle_of(raw), .bytes = 4096, .release = [raw] { raw->release(); }},
                        u8, {4096})
@@ -208,7 +208,7 @@ TEST_F(MetalResidency, HoldsARegisteredBufferUntilThePoolIsCleared) {
 
 TEST_F(MetalResidency, ZeroesPoolMemoryThatIsUsedAgainWhenAsked) {
   start();
-  BufferPool pool(gpu_);
+  StepBuffers pool(gpu_);
   for (const HostAccess host : {HostAccess::kPreferred, HostAccess::kNone}) {
     const Buffer fresh = pool.allocate(u8, {1000}, {.host = host}).value();
     Bytes seen(1000, std::byte{1});

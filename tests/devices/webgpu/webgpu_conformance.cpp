@@ -64,7 +64,7 @@ BERTH_DEVICE_CONFORMANCE(WebgpuStaged, DeviceCase{.open = open_staged, .add_kern
 BERTH_ALLOCATOR_CONFORMANCE(WebgpuRoot, [] { return allocator_of(device("WEBGPU")); });
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnWebgpu, [] {
   auto root = allocator_of(device("WEBGPU"));
-  return root ? Result<AllocatorPtr>(pool(*root)) : root;
+  return root ? Result<AllocatorPtr>(make_caching_pool(*root)) : root;
 });
 
 }  // namespace
