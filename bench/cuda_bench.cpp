@@ -11,8 +11,8 @@
 #include <string>
 
 #include "../tests/doubles/cuda/cuda_double.h"
-#include "berth/berth.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/berth.h"
 
 namespace {
 

@@ -24,8 +24,8 @@
 #include <thread>
 #include <vector>
 
-#include "berth/berth.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/berth.h"
 
 namespace {
 

@@ -18,10 +18,11 @@
 #include <thread>
 #include <vector>
 
-#include "berth/tensor/f16.h"
+#include "berth/memory/registry.h"
 #include "berth/run/schedule.h"
-#include "tensor/f16_paths.h"
+#include "berth/tensor/f16.h"
 #include "run/hazards.h"
+#include "tensor/f16_paths.h"
 
 namespace {
 
@@ -150,8 +151,8 @@ struct FlowGraph {
 bool compare_overhead() {
   bool no_higher = true;
   fmt::print("overhead for each step, ns (best / median of many runs, taken in turn)\n");
-  fmt::print("{:<24}{:>8}{:>8}{:>7}   {:>17}   {:>17}   {:>6}\n", "steps", "count", "edges", "workers", "Berth schedule",
-             "TBB flow graph", "ratio");
+  fmt::print("{:<24}{:>8}{:>8}{:>7}   {:>17}   {:>17}   {:>6}\n", "steps", "count", "edges", "workers",
+             "Berth schedule", "TBB flow graph", "ratio");
   for (const Shape& shape : {chain(10000), apart(10000), fan(10000), wavefront(100), layered(500, 20)})
     for (const std::uint32_t workers : {1u, 2u}) {
       std::size_t sink = 0;
@@ -164,8 +165,8 @@ bool compare_overhead() {
           compare([&] { schedule.run({.workers = workers}).value(); }, [&] { arena.execute([&] { flow->run(); }); });
       const double scale = 1e9 / static_cast<double>(shape.steps);
       fmt::print("{:<24}{:>8}{:>8}{:>7}   {:>7.1f} / {:>7.1f}   {:>7.1f} / {:>7.1f}   {:>5.2f}x\n", shape.name,
-                 shape.steps, schedule.edge_count(), workers, ours.best * scale, ours.median * scale, theirs.best * scale,
-                 theirs.median * scale, theirs.median / ours.median);
+                 shape.steps, schedule.edge_count(), workers, ours.best * scale, ours.median * scale,
+                 theirs.best * scale, theirs.median * scale, theirs.median / ours.median);
       no_higher = no_higher && ours.median <= theirs.median;
       arena.execute([&] { flow.reset(); });
     }

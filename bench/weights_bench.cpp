@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "berth/alloc/caching_pool.h"
+#include "berth/memory/registry.h"
 #include "berth/weights/save.h"
 #include "berth/weights/weights.h"
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "berth/memory/device.h"
+#include "berth/memory/registry.h"
 #include "commands.h"
 
 namespace berth::cli {

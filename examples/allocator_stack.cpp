@@ -1,14 +1,14 @@
 // The example of docs/allocators.md: a stack of allocators, and an error that explains itself.
-#include <berth/berth.h>
-#include <berth/alloc/limit.h>
 #include <berth/alloc/caching_pool.h>
+#include <berth/alloc/limit.h>
 #include <berth/alloc/statistics.h>
+#include <berth/berth.h>
 
 #include <cstdio>
 
 int main() {
   auto cpu = berth::device("CPU").value();
-  auto cache = berth::make_caching_pool(cpu);                                           // keeps what comes back
+  auto cache = berth::make_caching_pool(cpu);                                             // keeps what comes back
   auto counted = berth::make_statistics(berth::make_limit(cache, std::size_t{8} << 20));  // counts, and stops at 8 MiB
 
   for (int step = 0; step < 100; ++step)  // one trip to the system, 99 hits

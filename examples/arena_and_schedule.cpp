@@ -2,9 +2,10 @@
 // walks through it.
 #include <cstdio>
 
-#include "berth/run/arena.h"
 #include "berth/memory/device.h"
+#include "berth/memory/registry.h"
 #include "berth/plan/plan.h"
+#include "berth/run/arena.h"
 #include "berth/run/schedule.h"
 
 int main() {

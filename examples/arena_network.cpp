@@ -3,6 +3,8 @@
 
 #include <cstdio>
 
+#include "berth/memory/registry.h"
+
 int main() {
   const berth::DevicePtr cpu = berth::device("CPU").value();
   bool same = true;

@@ -2,9 +2,9 @@
 // lifetimes planned, and all activations live in one arena.
 #pragma once
 
-#include "berth/run/arena.h"
 #include "berth/memory/device.h"
 #include "berth/plan/plan.h"
+#include "berth/run/arena.h"
 #include "berth/run/schedule.h"
 #include "small_networks.h"
 

@@ -3,10 +3,10 @@
 // bytes it reads. Both results are checked against a reference on the CPU: to the accuracy of f32 sums for the same
 // weights, and within the error that rounding the weights to f16 allows, bounded layer by layer. Exits with 77 where
 // there is no WEBGPU.
-#include <berth/run/arena.h>
 #include <berth/berth.h>
-#include <berth/tensor/f16.h>
 #include <berth/plan/plan.h>
+#include <berth/run/arena.h>
+#include <berth/tensor/f16.h>
 #include <fmt/format.h>
 
 #include <array>

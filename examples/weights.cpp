@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "berth/memory/registry.h"
 #include "berth/weights/save.h"
 
 int main() {

@@ -1,8 +1,8 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
-#include "berth/alloc/limit.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/alloc/limit.h"
 #include "berth/alloc/statistics.h"
 #include "bindings.h"
 
@@ -13,7 +13,7 @@ void bind_allocators(nb::module_& module) {
       module, "Allocator",
       "Where buffers get their memory. Allocators stack; at the bottom is a Device.\n\n"
       ">>> import berth\n"
-      ">>> isinstance(berth.device('CPU'), berth.Allocator), isinstance(berth.pool(), berth.Allocator)\n"
+      ">>> isinstance(berth.device('CPU'), berth.Allocator), isinstance(berth.caching_pool(), berth.Allocator)\n"
       "(True, True)")
       .def_prop_ro("name", [](const Allocator& self) { return std::string(self.name()); })
       .def("trim", &Allocator::trim, nb::arg("keep_bytes") = 0, "Gives cached memory back; returns how many bytes.")
@@ -21,9 +21,9 @@ void bind_allocators(nb::module_& module) {
 
   nb::class_<CachingPool, Allocator>(
       module, "CachingPool",
-      "A caching allocator. Make one with berth.pool().\n\n"
+      "A caching allocator. Make one with berth.caching_pool().\n\n"
       ">>> import berth\n"
-      ">>> pool = berth.pool('CPU')\n"
+      ">>> pool = berth.caching_pool('CPU')\n"
       ">>> berth.Buffer(1000, 'u8', pool).release()\n"
       ">>> pool.counters()['cached_bytes'] >= 1000, pool.trim() >= 1000, pool.counters()['cached_bytes']\n"
       "(True, True, 0)")
@@ -49,18 +49,18 @@ void bind_allocators(nb::module_& module) {
                                ">>> small.live_bytes, small.limit_bytes\n"
                                "(600, 1000)")
       .def_prop_ro("limit_bytes", &Limit::limit_bytes)
-      .def_prop_ro("live_bytes", &Limit::live_bytes)
-      .def_prop_ro("peak_bytes", &Limit::peak_bytes);
+      .def_prop_ro("live_bytes", [](const Limit& self) { return self.counters().live_bytes; })
+      .def_prop_ro("peak_bytes", [](const Limit& self) { return self.counters().peak_bytes; });
   nb::class_<Statistics, Allocator>(
       module, "Statistics",
-      "Counts what passes through. Make one with berth.stats().\n\n"
+      "Counts what passes through. Make one with berth.statistics().\n\n"
       ">>> import berth\n"
-      ">>> stats = berth.stats('CPU')\n"
+      ">>> stats = berth.statistics('CPU')\n"
       ">>> berth.Buffer(600, 'u8', stats).release()\n"
       ">>> stats.counters()['allocations'], stats.counters()['peak_bytes'], stats.counters()['live_bytes']\n"
       "(1, 600, 0)")
       .def(
-          "snapshot",
+          "counters",
           [](const Statistics& self) {
             const StatisticsCounters stats = self.counters();
             nb::dict all;
@@ -73,10 +73,10 @@ void bind_allocators(nb::module_& module) {
             all["total_bytes"] = stats.total_bytes;
             return all;
           },
-          nb::sig("def snapshot(self) -> dict[str, int]"));
+          nb::sig("def counters(self) -> dict[str, int]"));
 
   module.def(
-      "pool",
+      "caching_pool",
       [](nb::handle inner, std::size_t max_cached_bytes, std::size_t budget) {
         return make_caching_pool(allocator_from(inner), {.max_cached_bytes = max_cached_bytes, .budget = budget});
       },
@@ -84,7 +84,7 @@ void bind_allocators(nb::module_& module) {
       nb::arg("budget") = 0,
       "A caching allocator around a device or another allocator.\n\n"
       ">>> import berth\n"
-      ">>> pool = berth.pool('CPU')\n"
+      ">>> pool = berth.caching_pool('CPU')\n"
       ">>> for _ in range(3):\n"
       "...     buffer = berth.Buffer(1000, 'f32', pool)\n"
       "...     buffer.release()\n"
@@ -102,10 +102,10 @@ void bind_allocators(nb::module_& module) {
       "...     print(error.code)\n"
       "OutOfMemory");
   module.def(
-      "stats", [](nb::handle inner) { return make_statistics(allocator_from(inner)); }, nb::arg("inner") = "CPU",
+      "statistics", [](nb::handle inner) { return make_statistics(allocator_from(inner)); }, nb::arg("inner") = "CPU",
       "An allocator that counts what passes through.\n\n"
       ">>> import berth\n"
-      ">>> stats = berth.stats(berth.pool('CPU'))\n"
+      ">>> stats = berth.statistics(berth.caching_pool('CPU'))\n"
       ">>> with berth.Buffer(100, 'u8', stats):\n"
       "...     stats.counters()['live_count']\n"
       "1");

@@ -23,8 +23,8 @@ void bind_allocators(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_arena(nb::module_& module);
 void bind_schedule(nb::module_& module);
-void bind_buffer_pool(nb::module_& module);
-void bind_trace(nb::module_& module);
+void bind_step_buffers(nb::module_& module);
+void bind_recording(nb::module_& module);
 void bind_onnxruntime(nb::module_& module);
 
 // A Python exception of the right kind, with `code` as an attribute.

@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "berth/memory/device.h"
+#include "berth/memory/registry.h"
 #include "bindings.h"
 
 namespace berth::python {
@@ -35,13 +36,13 @@ void bind_device(nb::module_& module) {
             all["peak_bytes"] = counters.peak_bytes;
             all["pending_bytes"] = counters.pending_bytes;
             all["allocations"] = counters.allocations;
-            all["frees"] = counters.frees;
+            all["releases"] = counters.releases;
             all["foreign_bytes"] = counters.foreign_bytes;
             all["foreign_count"] = counters.foreign_count;
             return all;
           },
           nb::sig("def counters(self) -> dict[str, int]"),
-          "Live, peak and pending bytes, how many allocations and frees there were, and what was imported from "
+          "Live, peak and pending bytes, how many allocations and releases there were, and what was imported from "
           "elsewhere.\n\n"
           ">>> import berth\n"
           ">>> berth.device('CPU').counters()['live_bytes'] >= 0\n"

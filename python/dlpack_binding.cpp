@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "berth/interop/dlpack.h"
+#include "berth/memory/registry.h"
 #include "bindings.h"
 
 namespace berth::python {

@@ -12,7 +12,7 @@ NB_MODULE(_berth, module) {
   bind_plan(module);
   bind_arena(module);
   bind_schedule(module);
-  bind_buffer_pool(module);
-  bind_trace(module);
+  bind_step_buffers(module);
+  bind_recording(module);
   bind_onnxruntime(module);
 }

@@ -10,9 +10,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/try.h"
 #include "berth/engines/onnxruntime.h"
 #include "bindings.h"
-#include "base/try.h"
 #include "engines/onnxruntime_session.h"
 #include "plan_binding.h"
 

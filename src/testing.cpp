@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "berth/memory/out_of_memory.h"
 #include "base/try.h"
+#include "berth/memory/out_of_memory.h"
+#include "berth/memory/registry.h"
 
 namespace berth {
 namespace {
@@ -68,7 +69,7 @@ class FaultyQueue final : public Queue {
 class FaultyDevice final : public Device {
  public:
   FaultyDevice(DevicePtr host, FaultTriggerPtr plan)
-      : Device(DeviceKind::kCpu, "FAULTY", host->limits()), host_(std::move(host)), plan_(std::move(plan)) {}
+      : Device("FAULTY", host->limits()), host_(std::move(host)), plan_(std::move(plan)) {}
 
   Result<Kernel> make_kernel(const KernelSource& source) override {
     BERTH_TRY(survive(*plan_));

@@ -7,9 +7,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "berth/plan/memory_map.h"
 #include "berth/plan/plan.h"
 #include "berth/plan/plan_files.h"
-#include "berth/plan/memory_map.h"
 #include "commands.h"
 #include "terminal.h"
 

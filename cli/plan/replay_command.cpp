@@ -6,10 +6,10 @@
 #include <charconv>
 #include <optional>
 
-#include "berth/berth.h"
-#include "berth/alloc/limit.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/alloc/limit.h"
 #include "berth/alloc/recording.h"
+#include "berth/berth.h"
 #include "commands.h"
 
 namespace berth::cli {

@@ -9,10 +9,11 @@
 #include <fstream>
 #include <optional>
 
-#include "berth/memory/device.h"
-#include "run/child_process.h"
 #include "base/try.h"
+#include "berth/memory/device.h"
+#include "berth/memory/registry.h"
 #include "engines/onnxruntime_library.h"
+#include "run/child_process.h"
 #include "run/worker.h"
 
 namespace berth::cli {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "berth/base/result.h"
 #include "berth/plan/plan.h"
 #include "berth/run/replay.h"
-#include "berth/base/result.h"
 
 namespace berth::cli {
 

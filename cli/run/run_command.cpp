@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 
-#include "commands.h"
 #include "base/try.h"
+#include "commands.h"
 #include "run/default_model.h"
 #include "run/map.h"
 #include "run/measure.h"

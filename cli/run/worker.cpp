@@ -19,12 +19,13 @@
 #include <optional>
 #include <string_view>
 
-#include "berth/memory/device.h"
 #include "base/try.h"
+#include "berth/memory/device.h"
+#include "berth/memory/registry.h"
 #include "engines/onnxruntime_session.h"
 #include "engines/ort_format.h"
-#include "run/npy.h"
 #include "run/inputs.h"
+#include "run/npy.h"
 
 namespace berth::cli {
 namespace {

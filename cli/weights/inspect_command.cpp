@@ -61,7 +61,8 @@ nlohmann::ordered_json to_json(const WeightFile& file, bool metadata) {
 }
 
 void print_table(const WeightFile& file, bool metadata) {
-  fmt::print("{}, {} tensors, {}{}\n", to_string(file.format()), file.tensors().size(), format_bytes(file.total_bytes()),
+  fmt::print("{}, {} tensors, {}{}\n", to_string(file.format()), file.tensors().size(),
+             format_bytes(file.total_bytes()),
              file.files().size() > 1 ? fmt::format(" in {} files", file.files().size()) : "");
   if (metadata) {
     for (const MetadataEntry& entry : file.metadata())

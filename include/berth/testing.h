@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "berth/memory/device.h"
 #include "berth/alloc/fault.h"
+#include "berth/memory/device.h"
 
 namespace berth {
 

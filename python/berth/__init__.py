@@ -26,20 +26,21 @@ from ._berth import (  # noqa: F401
     Allocator,
     Arena,
     Buffer,
-    BufferPool,
+    CachingPool,
     Device,
     Limit,
     Node,
     Plan,
-    Pool,
+    Recorder,
     Recording,
     Schedule,
     ScheduleBuilder,
-    Stats,
+    Statistics,
+    StepBuffers,
     StepRun,
-    Trace,
     WeightFile,
     __version__,
+    caching_pool,
     device,
     devices,
     dtype_info,
@@ -47,8 +48,7 @@ from ._berth import (  # noqa: F401
     from_dlpack,
     limit,
     plan,
-    pool,
-    stats,
+    statistics,
 )
 from . import _berth, onnxruntime  # noqa: F401
 
@@ -56,10 +56,10 @@ from . import _berth, onnxruntime  # noqa: F401
 _host = device("CPU")
 
 __all__ = [
-    "Allocator", "Arena", "Buffer", "BufferPool", "Device", "Limit", "Node", "Plan", "Pool", "Recording",
-    "Schedule", "ScheduleBuilder", "Stats", "StepRun", "Trace", "WeightFile", "convert", "device", "devices",
-    "dtype_info", "dtypes", "from_dlpack", "limit", "load", "onnxruntime", "open", "plan", "pool", "read_trace", "save",
-    "stats", "trace",
+    "Allocator", "Arena", "Buffer", "CachingPool", "Device", "Limit", "Node", "Plan", "Recorder", "Recording",
+    "Schedule", "ScheduleBuilder", "Statistics", "StepBuffers", "StepRun", "WeightFile", "caching_pool", "convert",
+    "device", "devices", "dtype_info", "dtypes", "from_dlpack", "limit", "load", "onnxruntime", "open", "plan",
+    "read_recording", "record", "save", "statistics",
 ]
 
 
@@ -133,36 +133,36 @@ def convert(source: _Path, target: _Path, progress: _Progress = None) -> None:
     _berth._convert(_os.fspath(source), _os.fspath(target), progress)
 
 
-def trace(path: _Path, inner: object = "CPU") -> Trace:
+def record(path: _Path, inner: object = "CPU") -> Recorder:
     """An allocator that records every allocation and free that passes through it to a new file at `path`.
 
     >>> import berth, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "run.trace")
-    >>> with berth.trace(path) as recorder:
+    >>> with berth.record(path) as recorder:
     ...     a = berth.Buffer(1000, "f32", recorder, label="a")
     ...     a.release()
     ...     b = berth.Buffer(500, "f32", recorder)
-    >>> recording = berth.read_trace(path)
+    >>> recording = berth.read_recording(path)
     >>> recording
     <berth.Recording 3 events, 2 allocations>
     >>> recording[0]["label"], recording[0]["nbytes"], recording[1]["kind"]
     ('a', 4000, 'free')
     >>> berth.plan(recording.lifetimes()).size
     4000
-    >>> recording.replay(berth.pool("CPU"))["failures"]
+    >>> recording.replay(berth.caching_pool("CPU"))["failures"]
     0
     """
-    return _berth._trace(inner, _os.fspath(path))
+    return _berth._record(inner, _os.fspath(path))
 
 
-def read_trace(path: _Path) -> Recording:
-    """Reads a file that berth.trace() or `berth replay` works with; ValueError says where it breaks the format.
+def read_recording(path: _Path) -> Recording:
+    """Reads a file that berth.record() or `berth replay` works with; ValueError says where it breaks the format.
 
     >>> import berth, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "run.trace")
-    >>> with berth.trace(path) as recorder:
+    >>> with berth.record(path) as recorder:
     ...     berth.Buffer(100, "u8", recorder).release()
-    >>> len(berth.read_trace(path))
+    >>> len(berth.read_recording(path))
     2
     """
-    return _berth._read_trace(_os.fspath(path))
+    return _berth._read_recording(_os.fspath(path))

@@ -89,8 +89,8 @@ def test_a_schedule_runs_python_callables_in_an_order_that_keeps_bytes_safe():
     plan = berth.plan(schedule.lifetimes())
     arena = berth.Arena(plan)
     bound = schedule.bind(arena)
-    for lanes in (1, 4):
-        bound.run(lanes=lanes, check_overlaps=True)
+    for workers in (1, 4):
+        bound.run(workers=workers, check_overlaps=True)
         assert set(arena.buffer(out.id).view_as("u8", 64).numpy().tolist()) == {36}
 
 
@@ -113,18 +113,18 @@ def test_a_cycle_is_refused():
 
 
 def test_pools_limits_and_stats_stack():
-    stats = berth.stats("CPU")
-    pool = berth.pool(berth.limit(stats, 1 << 20))
+    stats = berth.statistics("CPU")
+    pool = berth.caching_pool(berth.limit(stats, 1 << 20))
     for _ in range(10):
         berth.Buffer(1000, "f32", pool).release()
-    assert pool.counters()["hits"] == 9 and stats.snapshot()["allocations"] == 1
-    assert pool.trim() > 0 and stats.snapshot()["live_bytes"] == 0
+    assert pool.counters()["hits"] == 9 and stats.counters()["allocations"] == 1
+    assert pool.trim() > 0 and stats.counters()["live_bytes"] == 0
     with pytest.raises(MemoryError, match="budget"):
         berth.Buffer(2 << 20, "u8", pool)
 
 
 def test_a_buffer_pool_refuses_what_is_returned_twice():
-    pool = berth.BufferPool("CPU")
+    pool = berth.StepBuffers("CPU")
     buffer = pool.allocate(100, "f32", zero=True)
     assert buffer.numpy().sum() == 0
     pool.release(buffer)
@@ -139,12 +139,12 @@ def test_a_buffer_pool_refuses_what_is_returned_twice():
 
 def test_a_trace_records_what_passes_through_and_replays_elsewhere(tmp_path):
     path = tmp_path / "run.trace"
-    recorder = berth.trace(path, berth.stats("CPU"))
+    recorder = berth.record(path, berth.statistics("CPU"))
     first = berth.Buffer(1024, "u8", recorder, label="first")
     second = berth.Buffer(2048, "u8", recorder)
     first.release()
     recorder.flush()
-    recording = berth.read_trace(path)
+    recording = berth.read_recording(path)
     assert len(recording) == 3 and recording.blocks == 2
     assert [event["kind"] for event in recording] == ["allocate", "allocate", "free"]
     assert recording[0]["label"] == "first" and recording[-1]["block"] == 0
@@ -158,16 +158,16 @@ def test_a_trace_records_what_passes_through_and_replays_elsewhere(tmp_path):
 
 def test_a_damaged_trace_says_where(tmp_path):
     path = tmp_path / "cut.trace"
-    with berth.trace(path) as recorder:
+    with berth.record(path) as recorder:
         berth.Buffer(1024, "u8", recorder).release()
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError) as caught:
-        berth.read_trace(path)
+        berth.read_recording(path)
     assert caught.value.code == "InvalidData"
     with pytest.raises(OSError):
-        berth.read_trace(tmp_path / "none.trace")
+        berth.read_recording(tmp_path / "none.trace")
     with pytest.raises(OSError):
-        berth.trace(tmp_path / "no_folder" / "a.trace")
+        berth.record(tmp_path / "no_folder" / "a.trace")
 
 
 def test_residency_counters_are_there_or_none():

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "berth/memory/out_of_memory.h"
-#include "berth/alloc/offset_allocator.h"
-#include "memory/address_space.h"
 #include "base/try.h"
+#include "berth/alloc/offset_allocator.h"
+#include "berth/memory/address_space.h"
+#include "berth/memory/out_of_memory.h"
 
 namespace berth {
 namespace {
@@ -21,7 +21,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
 class MappedGrowable final : public GrowableMemory {
  public:
   MappedGrowable(DevicePtr device, std::unique_ptr<AddressSpace> space, std::uint64_t base, std::size_t bytes,
-                std::size_t step, OffsetAllocator offsets)
+                 std::size_t step, OffsetAllocator offsets)
       : device_(std::move(device)),
         space_(std::move(space)),
         base_(base),
@@ -31,7 +31,7 @@ class MappedGrowable final : public GrowableMemory {
         steps_(bytes / step) {}
 
   ~MappedGrowable() override {
-    free_reached(true, 0);
+    free_reached(true, TimelineId::kNone);
     bool empty = true;
     for (std::size_t i = 0; i < steps_.size(); ++i)
       if (steps_[i].mapped) {
@@ -46,7 +46,7 @@ class MappedGrowable final : public GrowableMemory {
     if (!std::has_single_bit(spec.alignment))
       return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
                    spec.alignment);
-    if (spec.bytes == 0) return Block{.label = spec.label.id(), .usage = spec.usage};
+    if (spec.bytes == 0) return Block{.label = spec.label, .usage = spec.usage};
     if (spec.host == HostAccess::kRequired && !space_->is_host())
       return Error(Code::kUnsupported, Layer::kAllocator,
                    "{} bytes with a host pointer from a segment of device memory", spec.bytes);
@@ -54,7 +54,7 @@ class MappedGrowable final : public GrowableMemory {
       return Error(Code::kUnsupported, Layer::kAllocator, "an alignment of {} is past a segment's {}", spec.alignment,
                    space_->granularity());
     BERTH_TRY_ASSIGN(const std::uint64_t offset, device_->take_under_pressure(spec, [&] { return take(spec); }));
-    Block block{.handle = base_ + offset, .bytes = spec.bytes, .label = spec.label.id(), .usage = spec.usage};
+    Block block{.handle = base_ + offset, .bytes = spec.bytes, .label = spec.label, .usage = spec.usage};
     if (space_->is_host()) {
       block.host = reinterpret_cast<std::byte*>(block.handle);
       block.flags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
@@ -85,11 +85,11 @@ class MappedGrowable final : public GrowableMemory {
   }
 
   Device& device() noexcept override { return *device_; }
-  std::string_view name() const noexcept override { return "segment"; }
+  std::string_view name() const noexcept override { return "growable memory"; }
 
   std::size_t trim(std::size_t keep_bytes) noexcept override {
     const std::lock_guard lock(mutex_);
-    free_reached(true, 0);
+    free_reached(true, TimelineId::kNone);
     return unmap_idle(keep_bytes);
   }
 
@@ -110,8 +110,8 @@ class MappedGrowable final : public GrowableMemory {
  private:
   struct Step {
     bool mapped = false;
-    std::uint16_t label = 0;  // of the request that it was mapped for
-    std::size_t live = 0;     // blocks that reach into it
+    Name label{};          // of the request that it was mapped for
+    std::size_t live = 0;  // blocks that reach into it
   };
   struct Pending {
     std::uint64_t offset;
@@ -170,7 +170,7 @@ class MappedGrowable final : public GrowableMemory {
     Result<void> outcome;
     std::size_t mapped = 0;
     while (mapped < steps.size() && (outcome = space_->map(base_ + steps[mapped] * step_, step_))) {
-      steps_[steps[mapped]] = {.mapped = true, .label = spec.label.id(), .live = 0};
+      steps_[steps[mapped]] = {.mapped = true, .label = spec.label, .live = 0};
       ++mapped;
     }
     if (!outcome)
@@ -207,9 +207,9 @@ class MappedGrowable final : public GrowableMemory {
   }
 
   // Takes back what is idle, or will be used next by the line that used it last. `all` also looks behind the oldest.
-  void free_reached(bool all, std::uint16_t timeline) noexcept {
+  void free_reached(bool all, TimelineId timeline) noexcept {
     const auto over = [&](const Pending& one) {
-      return is_reached(one.last_use) || (timeline != 0 && one.last_use.timeline() == timeline);
+      return is_reached(one.last_use) || (timeline != TimelineId::kNone && one.last_use.timeline() == timeline);
     };
     for (auto one = pending_.begin(); one != pending_.end();) {
       if (!over(*one)) {
@@ -251,7 +251,7 @@ Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const Gr
   if (options.reserve_bytes == 0 || options.step_bytes == 0)
     return Error(Code::kInvalidArgument, Layer::kAllocator, "a segment of {} bytes in steps of {}",
                  options.reserve_bytes, options.step_bytes);
-  BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, make_address_space(*device));
+  BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, device->make_address_space());
   const std::size_t step = round_up(options.step_bytes, space->granularity());
   const std::size_t bytes = round_up(options.reserve_bytes, step);
   BERTH_TRY_ASSIGN(OffsetAllocator offsets, OffsetAllocator::make(bytes, 256));

@@ -2,8 +2,8 @@
 #include <chrono>
 #include <optional>
 
-#include "berth/memory/device.h"
 #include "berth/alloc/recording.h"
+#include "berth/memory/device.h"
 
 namespace berth {
 

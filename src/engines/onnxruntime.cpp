@@ -5,8 +5,9 @@
 #include <mutex>
 #include <set>
 
-#include "berth/memory/device.h"
 #include "base/try.h"
+#include "berth/memory/device.h"
+#include "berth/memory/registry.h"
 #include "engines/faulted_memory.h"
 #include "engines/library_pages.h"
 #include "engines/onnxruntime_abi.h"

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "berth/engines/onnxruntime.h"
 #include "berth/base/result.h"
+#include "berth/engines/onnxruntime.h"
 #include "engines/onnxruntime_library.h"
 
 namespace berth::ort {

@@ -1,7 +1,7 @@
-// include/berth/cuda.h on top of the device.
+#include "berth/interop/cuda.h"
+
 #include <fmt/format.h>
 
-#include "berth/interop/cuda.h"
 #include "base/try.h"
 #include "devices/cuda/cuda_device.h"
 
@@ -9,7 +9,7 @@ namespace berth {
 namespace {
 
 Result<cuda::CudaDevice*> as_cuda(Device& device) {
-  if (device.kind() != DeviceKind::kCuda)
+  if (typeid(device) != typeid(cuda::CudaDevice))
     return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
                             fmt::format("{} is not a CUDA device; open one with device(\"CUDA:0\")", device.name()));
   return static_cast<cuda::CudaDevice*>(&device);

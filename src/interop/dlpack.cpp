@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/try.h"
+#include "berth/memory/registry.h"
 
 namespace berth::dlpack {
 namespace {
@@ -83,20 +84,17 @@ Result<Managed*> export_as(const Buffer& buffer) {
     exported->strides[axis] = stride;
     stride *= exported->shape[axis];
   }
-  // Where the host reaches the bytes, or the handle is an address, data points at the first one. Elsewhere data is the
-  // device's own object and byte_offset counts from its start.
-  const DeviceKind kind = buffer.device().kind();
-  const bool object = kind == DeviceKind::kMetal || kind == DeviceKind::kWebGpu;
-  const std::uint64_t address =
-      kind == DeviceKind::kCuda || object ? window.block.handle : reinterpret_cast<std::uint64_t>(window.block.host);
+  // Where a block is named by its address, data points at the window's first byte. Where it is named by an object of
+  // the driver, byte_offset counts from the object's start.
+  const DlpackPlace place = buffer.device().dlpack_place(window.block);
   exported->managed.tensor = {
-      .data = reinterpret_cast<void*>(object || address == 0 ? address : address + window.offset),
-      .device = device_of(buffer),
+      .data = reinterpret_cast<void*>(place.is_object || place.data == 0 ? place.data : place.data + window.offset),
+      .device = {place.device_type, place.device_id},
       .ndim = static_cast<std::int32_t>(shape.rank()),
       .dtype = type,
       .shape = exported->shape.data(),
       .strides = exported->strides.data(),
-      .byte_offset = object ? window.offset : 0};
+      .byte_offset = place.is_object ? window.offset : 0};
   exported->managed.context = exported;
   exported->managed.deleter = &Exported<Managed>::release;
   return &exported->managed;
@@ -112,18 +110,7 @@ Result<DevicePtr> host_device() {
 }
 
 Result<DevicePtr> device_for(const DeviceId& place) {
-  switch (place.type) {
-    case kCpu:
-    case kCudaHost: return host_device();
-    case kCuda:
-    case kCudaManaged: return device(fmt::format("CUDA:{}", place.id));
-    case kMetal: return device("METAL");
-    case kWebGpu: return device("WEBGPU");
-    default:
-      return Error(Code::kDeviceUnavailable, Layer::kInterop,
-                   "DLPack device type {} has no device in Berth; export from CPU, CUDA, Metal or WebGPU memory",
-                   place.type);
-  }
+  return place.type == kCpu ? host_device() : device_for_dlpack(place.type, place.id);
 }
 
 bool is_dense(const Tensor& tensor) {
@@ -190,7 +177,7 @@ Result<Buffer> import_described(const Tensor& tensor, bool read_only, bool padde
   BERTH_TRY_ASSIGN(const std::size_t bytes, byte_size(dtype, elements));
   BERTH_TRY_ASSIGN(DevicePtr place, device_for(tensor.device));
   if (!is_dense(tensor)) {
-    const bool on_host = place->kind() == DeviceKind::kCpu;
+    const bool on_host = place->kind() == "CPU";
     if (copy == Copy::kNever || !on_host || tensor.dtype.bits < 8)
       return Error::with_text(
           Code::kUnsupported, Layer::kInterop,
@@ -203,7 +190,7 @@ Result<Buffer> import_described(const Tensor& tensor, bool read_only, bool padde
                  info(dtype).block_bytes);
     return dense;
   }
-  const bool object = tensor.device.type == kMetal || tensor.device.type == kWebGpu;
+  const bool object = place->dlpack_place({}).is_object;
   const std::size_t offset = object ? tensor.byte_offset : 0;
   ForeignMemory memory{.address = reinterpret_cast<std::uint64_t>(tensor.data) + (object ? 0 : tensor.byte_offset),
                        .bytes = bytes + offset,
@@ -226,22 +213,10 @@ std::function<void()> deleter_of(Managed* managed) {
 }  // namespace
 
 DeviceId device_of(const Buffer& buffer) noexcept {
-  const Device& device = buffer.device();
-  const std::string_view name = device.name();
-  const std::size_t colon = name.find(':');
-  const auto ordinal = [&]() -> std::int32_t {
-    return colon == std::string_view::npos ? 0 : std::atoi(name.data() + colon + 1);
-  };
-  switch (device.kind()) {
-    case DeviceKind::kCuda: {
-      // Memory that the host can reach as well is managed memory.
-      const auto window = buffer.window();
-      return {window && window->block.host != nullptr ? kCudaManaged : kCuda, ordinal()};
-    }
-    case DeviceKind::kMetal: return {kMetal, ordinal()};
-    case DeviceKind::kWebGpu: return {kWebGpu, ordinal()};
-    default: return {kCpu, 0};  // host memory and mapped files
-  }
+  // A lazy buffer is allocated first, because the kind of memory may decide.
+  const auto window = buffer.window();
+  const DlpackPlace place = buffer.device().dlpack_place(window ? window->block : Block{});
+  return {place.device_type, place.device_id};
 }
 
 Result<Type> type_of(DType dtype) noexcept {

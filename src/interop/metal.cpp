@@ -9,7 +9,7 @@ namespace berth {
 namespace {
 
 Result<metal::MetalDevice*> metal_of(Device* device, Layer layer) {
-  if (device == nullptr || device->kind() != DeviceKind::kMetal)
+  if (device == nullptr || typeid(*device) != typeid(metal::MetalDevice))
     return Error::with_text(Code::kInvalidArgument, layer,
                             std::string(device == nullptr ? "no device" : device->name()) + " is not a METAL device");
   return static_cast<metal::MetalDevice*>(device);
@@ -17,7 +17,7 @@ Result<metal::MetalDevice*> metal_of(Device* device, Layer layer) {
 
 // Whether the pages from the block's first byte to its last hold nothing but the block.
 bool owns_its_pages(const Device& device, const Block& block, std::size_t page) noexcept {
-  if (device.kind() == DeviceKind::kDisk) return true;
+  if (device.kind() == "DISK") return true;
   return reinterpret_cast<std::uintptr_t>(block.host) % page == 0 &&
          (block.bytes % page == 0 || cpu::rounded_host_bytes(block.bytes) >= cpu::kMappedBytes);
 }
@@ -36,8 +36,8 @@ Result<Buffer> metal_wrap(DevicePtr metal, const Buffer& host) {
     return Error(Code::kInvalidArgument, Layer::kBuffer, "a buffer of 0 bytes has no pages for Metal to wrap");
   BERTH_TRY_ASSIGN(const Window window, host.window());
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const DeviceKind kind = host.device().kind();
-  if (kind != DeviceKind::kCpu && kind != DeviceKind::kDisk)
+  const std::string_view kind = host.device().kind();
+  if (kind != "CPU" && kind != "DISK")
     return Error::with_text(Code::kNotCpuAccessible, Layer::kBuffer,
                             std::string(host.device().name()) + " has no pages that Metal could wrap: use copy_from");
   if (!owns_its_pages(host.device(), window.block, page))

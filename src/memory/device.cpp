@@ -2,21 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 
-#include "berth/memory/out_of_memory.h"
-#include "memory/keep_alive.h"
 #include "base/try.h"
+#include "berth/memory/address_space.h"
+#include "berth/memory/out_of_memory.h"
 
 namespace berth {
-namespace {
-
-void raise_to(std::atomic<std::size_t>& peak, std::size_t value) noexcept {
-  std::size_t seen = peak.load(std::memory_order_relaxed);
-  while (seen < value && !peak.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
-  }
-}
-
-}  // namespace
 
 DevicePtr share_device(std::unique_ptr<Device> device) {
   return DevicePtr(device.release(), [](Device* last) {
@@ -25,20 +17,30 @@ DevicePtr share_device(std::unique_ptr<Device> device) {
   });
 }
 
-Device::Device(DeviceKind kind, std::string name, DeviceLimits limits)
-    : kind_(kind), name_(std::move(name)), limits_(limits) {}
+Device::Device(std::string name, DeviceLimits limits) : name_(std::move(name)), limits_(limits) {}
 
 Device::~Device() = default;
 
+int Device::ordinal() const noexcept {
+  int number = 0;
+  const std::size_t colon = name_.find(':');
+  if (colon != std::string::npos) std::from_chars(name_.data() + colon + 1, name_.data() + name_.size(), number);
+  return number;
+}
+
 DeviceCounters Device::counters() const noexcept {
-  return {.live_bytes = live_bytes_.load(std::memory_order_relaxed),
-          .live_count = live_count_.load(std::memory_order_relaxed),
-          .peak_bytes = peak_bytes_.load(std::memory_order_relaxed),
-          .pending_bytes = pending_bytes_.load(std::memory_order_relaxed),
-          .allocations = allocations_.load(std::memory_order_relaxed),
-          .frees = frees_.load(std::memory_order_relaxed),
-          .foreign_bytes = foreign_bytes_.load(std::memory_order_relaxed),
-          .foreign_count = foreign_count_.load(std::memory_order_relaxed)};
+  DeviceCounters result{accounting_.counters()};
+  result.pending_bytes = pending_bytes_.load(std::memory_order_relaxed);
+  result.foreign_bytes = foreign_bytes_.load(std::memory_order_relaxed);
+  result.foreign_count = foreign_count_.load(std::memory_order_relaxed);
+  return result;
+}
+
+void Device::count_foreign(std::size_t bytes, int sign) noexcept {
+  // Unsigned arithmetic wraps, so adding the negated value subtracts.
+  const std::size_t factor = sign < 0 ? ~std::size_t{0} : std::size_t{1};
+  foreign_bytes_.fetch_add(bytes * factor, std::memory_order_relaxed);
+  foreign_count_.fetch_add(factor, std::memory_order_relaxed);
 }
 
 void Device::on_pressure(PressureCallback callback) {
@@ -56,40 +58,37 @@ bool Device::relieve(const BlockSpec& spec) {
   return callback != nullptr && (*callback)(spec);
 }
 
-Result<std::size_t> Device::count_live(const BlockSpec& spec, std::size_t bytes) {
-  // Reserve first, so that two threads cannot both take the last bytes of a budget.
-  const std::size_t live = live_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  const std::size_t budget = budget_.load(std::memory_order_relaxed);
-  if (budget == 0 || live <= budget) return live;
-  live_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-  const std::size_t pending = pending_bytes_.load(std::memory_order_relaxed);
-  const auto cause = live - budget <= pending ? OutOfMemory::Cause::kPendingFrees : OutOfMemory::Cause::kBudget;
-  return out_of_memory(cause, *this, spec, budget, bytes);
+Result<void> Device::reserve(const BlockSpec& spec, std::size_t bytes) {
+  if (accounting_.reserve(bytes)) return {};
+  const std::size_t budget = accounting_.limit();
+  const std::size_t live = accounting_.live_bytes();
+  const std::size_t over = bytes > budget ? bytes : live + bytes > budget ? live + bytes - budget : 0;
+  const bool waits = over <= pending_bytes_.load(std::memory_order_relaxed);
+  return out_of_memory(waits ? OutOfMemory::Cause::kPendingFrees : OutOfMemory::Cause::kBudget, *this, spec, budget,
+                       bytes);
 }
 
 Result<Block> Device::try_allocate(const BlockSpec& spec) {
-  BERTH_TRY_ASSIGN(const std::size_t live, count_live(spec, spec.bytes));
+  BERTH_TRY(reserve(spec, spec.bytes));
   auto block = allocate_block(spec);
   if (!block) {
-    live_bytes_.fetch_sub(spec.bytes, std::memory_order_relaxed);
-    // Explained here, where the bytes that were not given are no longer counted as live.
+    accounting_.cancel(spec.bytes);
+    // Explained only now, when the bytes of the failed request no longer count as live.
     if (block.error().code() != Code::kOutOfMemory) return block;
     const OutOfMemory* report = block.error().out_of_memory();
     if (report != nullptr && report->cause != OutOfMemory::Cause::kCapacity) return block;
     return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec, 0, 0,
                          report == nullptr ? block.error().message() : "");
   }
-  // The device may have given more than was asked for.
-  const std::size_t extra = block->bytes - spec.bytes;
-  if (extra > 0) live_bytes_.fetch_add(extra, std::memory_order_relaxed);
-  raise_to(peak_bytes_, live + extra);
+  // The device may have given more than was asked for, which no budget refuses any more.
+  if (block->bytes > spec.bytes) accounting_.add_reserved(block->bytes - spec.bytes);
   return block;
 }
 
 Result<Block> Device::allocate(const BlockSpec& spec) {
   if (!std::has_single_bit(spec.alignment))
     return Error(Code::kInvalidArgument, Layer::kDevice, "an alignment of {} is not a power of two", spec.alignment);
-  if (spec.bytes == 0) return Block{.label = spec.label.id(), .flags = BlockFlags::kNone, .usage = spec.usage};
+  if (spec.bytes == 0) return Block{.label = spec.label, .flags = BlockFlags::kNone, .usage = spec.usage};
   if (limits_.max_block_bytes > 0 && spec.bytes > limits_.max_block_bytes)
     return Error(Code::kOutOfMemory, Layer::kDevice,
                  "asked for {} bytes, and one block of this device holds at most {}; split the request", spec.bytes,
@@ -97,11 +96,9 @@ Result<Block> Device::allocate(const BlockSpec& spec) {
   free_reached(false);
   auto block = take_under_pressure(spec, [&] { return try_allocate(spec); });
   if (!block) return block;
-  block->label = spec.label.id();
+  block->label = spec.label;
   block->usage = spec.usage;
-  live_count_.fetch_add(1, std::memory_order_relaxed);
-  allocations_.fetch_add(1, std::memory_order_relaxed);
-  labels_.add(block->label, block->bytes);
+  accounting_.add(block->label, block->bytes);
   if (Residency* set = residency()) set->add(*block);
   return block;
 }
@@ -125,10 +122,7 @@ void Device::release(const Block& block, Timepoint last_use) noexcept {
 
 void Device::free_now(const Block& block, Timepoint last_use) noexcept {
   if (Residency* set = residency()) set->remove(block);
-  labels_.remove(block.label, block.bytes);
-  live_bytes_.fetch_sub(block.bytes, std::memory_order_relaxed);
-  live_count_.fetch_sub(1, std::memory_order_relaxed);
-  frees_.fetch_add(1, std::memory_order_relaxed);
+  accounting_.remove(block.label, block.bytes);
   free_block(block, last_use);
 }
 
@@ -159,48 +153,21 @@ bool Device::free_pending() noexcept {
 }
 
 Result<Charge> Device::charge(const BlockSpec& spec, std::size_t piece_bytes, std::size_t pieces) {
-  BERTH_TRY(count_live(spec, piece_bytes * pieces));
-  return Charge(*this, spec.label.id(), piece_bytes, pieces);
-}
-
-void Device::discharge(std::uint16_t label, std::size_t piece_bytes) noexcept {
-  labels_.remove(label, piece_bytes);
-  live_bytes_.fetch_sub(piece_bytes, std::memory_order_relaxed);
-  live_count_.fetch_sub(1, std::memory_order_relaxed);
-  frees_.fetch_add(1, std::memory_order_relaxed);
-}
-
-void Charge::keep(std::size_t pieces) noexcept {
-  raise_to(device_->peak_bytes_, device_->live_bytes_.load(std::memory_order_relaxed));
-  device_->live_count_.fetch_add(pieces, std::memory_order_relaxed);
-  device_->allocations_.fetch_add(pieces, std::memory_order_relaxed);
-  for (std::size_t i = 0; i < pieces; ++i) device_->labels_.add(label_, piece_bytes_);
-  pieces_ -= pieces;
-}
-
-Charge::~Charge() {
-  if (device_ != nullptr) device_->live_bytes_.fetch_sub(pieces_ * piece_bytes_, std::memory_order_relaxed);
+  BERTH_TRY(reserve(spec, piece_bytes * pieces));
+  return Charge(accounting_, spec.label, piece_bytes, pieces);
 }
 
 void Device::explain(OutOfMemory& report) const {
   report.device = name_;
-  const DeviceCounters now = counters();
-  report.pending_bytes += now.pending_bytes;
-  report.foreign_bytes = now.foreign_bytes;
-  report.foreign_count = now.foreign_count;
-  // A layer above that already counted its own live bytes knows them better: to the device, what a pool
-  // keeps cached is live too.
-  if (report.holders.empty()) report.holders = labels_.holders();
-  if (report.live_count == 0) {
-    report.live_bytes = now.live_bytes;
-    report.live_count = now.live_count;
-    report.peak_bytes = now.peak_bytes;
-  }
+  report.pending_bytes += pending_bytes_.load(std::memory_order_relaxed);
+  report.foreign_bytes = foreign_bytes_.load(std::memory_order_relaxed);
+  report.foreign_count = foreign_count_.load(std::memory_order_relaxed);
+  accounting_.explain(report);
 }
 
 Result<QueuePtr> Device::make_queue() {
   BERTH_TRY_ASSIGN(std::unique_ptr<Queue> queue, create_queue());
-  if (queue->timeline() == 0)
+  if (queue->timeline() == TimelineId::kNone)
     return Error(Code::kOutOfMemory, Layer::kDevice, "65535 queues are alive; drop some before making another");
   return QueuePtr(queue.release(), [device = shared_from_this()](Queue* last) { delete last; });
 }
@@ -227,9 +194,9 @@ Result<void> Device::synchronize() {
 
 Result<void> Device::keep_resident() {
   if (residency_ != nullptr) return {};
-  if (allocations_.load(std::memory_order_relaxed) > 0)
+  if (const std::uint64_t made = accounting_.counters().allocations; made > 0)
     return Error(Code::kInvalidArgument, Layer::kDevice,
-                 "keep_resident() comes before the first allocation and {} were made", allocations_.load());
+                 "keep_resident() must precede the first allocation, and {} were made", made);
   auto set = residency_allowed() ? make_residency() : nullptr;
   if (set == nullptr)
     return Error::with_text(Code::kUnsupported, Layer::kDevice,
@@ -238,14 +205,8 @@ Result<void> Device::keep_resident() {
   return {};
 }
 
-Result<void> Device::keep_alive(std::chrono::milliseconds interval) {
-  if (residency_ == nullptr)
-    return Error::with_text(Code::kUnsupported, Layer::kDevice,
-                            std::string(name()) + " keeps no residency set to keep alive: call keep_resident() first");
-  const std::lock_guard lock(keep_alive_mutex_);
-  keep_alive_.reset();
-  if (interval.count() > 0) keep_alive_ = std::make_unique<KeepAlive>(*residency_, interval);
-  return {};
+Result<std::unique_ptr<AddressSpace>> Device::make_address_space() {
+  return Error::with_text(Code::kUnsupported, Layer::kDevice, std::string(name()) + " has no virtual-memory mapping");
 }
 
 Result<Kernel> Device::make_kernel(const KernelSource&) {
@@ -261,7 +222,7 @@ Result<void> Device::check_host_access(const Block&, std::size_t, std::size_t) c
 }
 
 void Device::destroy() noexcept {
-  keep_alive_.reset();
+  if (residency_ != nullptr) residency_->keep_alive(std::chrono::milliseconds(0));
   default_queue_.store(nullptr, std::memory_order_release);
   default_queue_owner_.reset();  // waits for its work
   // No queue is left, so every moment is reached.

@@ -48,15 +48,15 @@ LabelCounters::Counter* LabelCounters::find(std::uint16_t label) noexcept {
   return &(*chunk)[label % kChunk];
 }
 
-void LabelCounters::add(std::uint16_t label, std::size_t bytes) noexcept {
-  if (Counter* counter = find(label)) {
+void LabelCounters::add(Name label, std::size_t bytes) noexcept {
+  if (Counter* counter = find(label.id())) {
     counter->bytes.fetch_add(bytes, std::memory_order_relaxed);
     counter->count.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
-void LabelCounters::remove(std::uint16_t label, std::size_t bytes) noexcept {
-  if (Counter* counter = find(label)) {
+void LabelCounters::remove(Name label, std::size_t bytes) noexcept {
+  if (Counter* counter = find(label.id())) {
     counter->bytes.fetch_sub(bytes, std::memory_order_relaxed);
     counter->count.fetch_sub(1, std::memory_order_relaxed);
   }

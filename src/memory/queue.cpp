@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/try.h"
 #include "berth/memory/device.h"
 #include "memory/timelines.h"
-#include "base/try.h"
 
 namespace berth {
 namespace {

@@ -1,55 +1,60 @@
-// Every device that Berth knows, one line each. A new device adds its line here.
+#include "berth/memory/registry.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <map>
 #include <mutex>
-#include <string>
 
-#include "berth/memory/device.h"
 #include "base/try.h"
-#include "devices/cpu/cpu_device.h"
-#include "devices/cuda/cuda_device.h"
-#include "devices/disk/disk_device.h"
-#include "devices/metal/metal_open.h"
-#include "devices/webgpu/webgpu_device.h"
+#include "memory/built_in.h"
 
 namespace berth {
 namespace {
 
-struct Backend {
-  std::string_view kind;
-  bool takes_path;  // else what follows the colon is an ordinal
-  // Opens "KIND:argument", or says what would make it available.
-  Result<DevicePtr> (*open)(const std::string& argument);
+// Backends are never removed, so a pointer to one stays valid. std::map does not move its elements.
+struct Registry {
+  std::mutex mutex;  // never held while a backend opens a device
+  std::map<std::string, Backend, std::less<>> backends;
+  std::vector<const Backend*> in_order;
+  std::mutex open_mutex;  // so that two threads do not open the same device twice
+  std::map<std::string, std::weak_ptr<Device>> open_devices;
+
+  Registry() {
+    for (Backend& backend : built_in_backends()) add(std::move(backend));
+  }
+
+  bool add(Backend backend) {
+    std::string kind = backend.kind;
+    const auto [at, fresh] = backends.try_emplace(std::move(kind), std::move(backend));
+    if (fresh) in_order.push_back(&at->second);
+    return fresh;
+  }
+
+  std::vector<const Backend*> all() {
+    const std::lock_guard lock(mutex);
+    return in_order;
+  }
 };
 
-Result<DevicePtr> open_cpu(const std::string& ordinal) {
-  if (ordinal != "0")
-    return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice,
-                            fmt::format("CPU:{} does not exist: there is one CPU device, \"CPU\"", ordinal));
-  return cpu::open();
+// Never destroyed: devices with static lifetime may be opened or dropped at exit.
+Registry& registry() {
+  static Registry* const instance = new Registry;
+  return *instance;
 }
-
-Result<DevicePtr> open_disk(const std::string& path) {
-  return disk::open(path);
-}
-
-Result<DevicePtr> open_cuda(const std::string& ordinal) {
-  return cuda::CudaDevice::open(std::stoi(ordinal));
-}
-
-constexpr std::array kBackends = {
-    Backend{"CPU", false, open_cpu},      Backend{"DISK", true, open_disk},       Backend{"CUDA", false, open_cuda},
-    Backend{"METAL", false, metal::open}, Backend{"WEBGPU", false, webgpu::open},
-};
 
 std::string known_kinds() {
   std::string text;
-  for (const Backend& backend : kBackends) text += (text.empty() ? "" : ", ") + std::string(backend.kind);
+  for (const Backend* backend : registry().all()) text += (text.empty() ? "" : ", ") + backend->kind;
   return text;
+}
+
+const Backend* find_backend(std::string_view kind) {
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  const auto found = known.backends.find(kind);
+  return found == known.backends.end() ? nullptr : &found->second;
 }
 
 struct DeviceName {
@@ -62,13 +67,12 @@ Result<DeviceName> parse(std::string_view name) {
   const std::size_t colon = name.find(':');
   std::string kind(name.substr(0, colon));
   std::transform(kind.begin(), kind.end(), kind.begin(), [](unsigned char c) { return std::toupper(c); });
-  const auto* backend =
-      std::find_if(kBackends.begin(), kBackends.end(), [&](const Backend& known) { return known.kind == kind; });
-  if (backend == kBackends.end())
+  const Backend* const backend = find_backend(kind);
+  if (backend == nullptr)
     return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
                             fmt::format("\"{}\" names no device; known kinds: {}", name, known_kinds()));
   std::string argument(colon == std::string_view::npos ? "" : name.substr(colon + 1));
-  if (backend->takes_path) {
+  if (backend->argument == Backend::Argument::kPath) {
     if (argument.empty())
       return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
                               fmt::format("\"{}\" lacks a path: write {}:/path/to/file", name, kind));
@@ -86,30 +90,55 @@ Result<DeviceName> parse(std::string_view name) {
 
 }  // namespace
 
+Result<void> register_backend(Backend backend) {
+  const bool spelled = !backend.kind.empty() && std::none_of(backend.kind.begin(), backend.kind.end(),
+                                                             [](char c) { return c == ':' || (c >= 'a' && c <= 'z'); });
+  if (!spelled || !backend.open)
+    return Error::with_text(
+        Code::kInvalidArgument, Layer::kDevice,
+        fmt::format("backend \"{}\": a kind is upper case without a colon, and needs an open function", backend.kind));
+  const std::string kind = backend.kind;
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  if (known.add(std::move(backend))) return {};
+  return Error::with_text(Code::kAlreadyExists, Layer::kDevice,
+                          fmt::format("a backend of kind \"{}\" is registered already", kind));
+}
+
 Result<DevicePtr> device(std::string_view name) {
   BERTH_TRY_ASSIGN(const DeviceName parsed, parse(name));
-  static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<Device>> open_devices;
-  const std::lock_guard lock(mutex);
-  std::weak_ptr<Device>& known = open_devices[parsed.normalised];
-  if (DevicePtr alive = known.lock()) return alive;
+  Registry& known = registry();
+  const std::lock_guard lock(known.open_mutex);
+  std::weak_ptr<Device>& open = known.open_devices[parsed.normalised];
+  if (DevicePtr alive = open.lock()) return alive;
   BERTH_TRY_ASSIGN(DevicePtr fresh, parsed.backend->open(parsed.argument));
-  known = fresh;
+  open = fresh;
   return fresh;
+}
+
+Result<DevicePtr> device_for_dlpack(std::int32_t device_type, std::int32_t device_id) {
+  for (const Backend* backend : registry().all()) {
+    const auto& types = backend->dlpack_types;
+    if (std::find(types.begin(), types.end(), device_type) != types.end())
+      return device(fmt::format("{}:{}", backend->kind, device_id));
+  }
+  return Error(Code::kDeviceUnavailable, Layer::kInterop,
+               "DLPack device type {} has no device in Berth; export from CPU, CUDA, Metal or WebGPU memory",
+               device_type);
 }
 
 std::vector<DeviceStatus> list_devices() {
   std::vector<DeviceStatus> rows;
-  for (const Backend& backend : kBackends) {
-    if (backend.takes_path) {
-      rows.push_back({std::string(backend.kind) + ":PATH", true, "any regular file, mapped read-only", {}});
+  for (const Backend* backend : registry().all()) {
+    if (backend->argument == Backend::Argument::kPath) {
+      rows.push_back({backend->kind + ":PATH", true, backend->about, {}});
       continue;
     }
-    auto opened = device(backend.kind);
+    auto opened = device(backend->kind);
     if (opened)
       rows.push_back({std::string((*opened)->name()), true, (*opened)->description(), (*opened)->limits()});
     else
-      rows.push_back({std::string(backend.kind), false, opened.error().message(), {}});
+      rows.push_back({backend->kind, false, opened.error().message(), {}});
   }
   return rows;
 }

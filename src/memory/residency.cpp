@@ -5,12 +5,23 @@
 #include <cstring>
 
 #include "base/try.h"
+#include "memory/keep_alive.h"
 
 namespace berth {
 
 bool residency_allowed() noexcept {
   const char* setting = std::getenv("BERTH_RESIDENCY");
   return setting == nullptr || std::strcmp(setting, "0") != 0;
+}
+
+Residency::Residency() = default;
+
+Residency::~Residency() = default;
+
+void Residency::keep_alive(std::chrono::milliseconds interval) {
+  const std::lock_guard lock(keep_alive_mutex_);
+  keep_alive_.reset();
+  if (interval.count() > 0) keep_alive_ = std::make_unique<KeepAlive>(*this, interval);
 }
 
 // --- Marks ---
@@ -227,8 +238,8 @@ ResidencyReport Residency::report() const {
   for (const auto& [handle, member] : members_) {
     const bool over_budget = member.state == State::kOverBudget;
     if (over_budget || member.state == State::kRefused)
-      report.left.push_back({Name::from_id(member.block.label), member.block.bytes,
-                             over_budget ? "the residency budget is full" : member.refusal});
+      report.left.push_back(
+          {member.block.label, member.block.bytes, over_budget ? "the residency budget is full" : member.refusal});
   }
   std::sort(report.left.begin(), report.left.end(), [](const auto& a, const auto& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.label.text() < b.label.text();

@@ -12,8 +12,8 @@ using Chunk = std::array<Timeline, kChunk>;
 
 struct Timelines {
   std::mutex mutex;
-  std::vector<std::uint16_t> free;
-  std::uint32_t next = 1;  // 0 is the line that is always reached
+  std::vector<TimelineId> free;
+  std::uint32_t next = 1;  // 0 is TimelineId::kNone, whose timepoint is always reached
   std::array<std::atomic<Chunk*>, 65536 / kChunk> chunks{};
 };
 
@@ -25,15 +25,16 @@ Timelines& timelines() {
 
 }  // namespace
 
-Timeline* find_timeline(std::uint16_t id) noexcept {
-  if (id == 0) return nullptr;
-  Chunk* chunk = timelines().chunks[id / kChunk].load(std::memory_order_acquire);
-  return chunk == nullptr ? nullptr : &(*chunk)[id % kChunk];
+Timeline* find_timeline(TimelineId id) noexcept {
+  if (id == TimelineId::kNone) return nullptr;
+  const auto index = static_cast<std::size_t>(id);
+  Chunk* chunk = timelines().chunks[index / kChunk].load(std::memory_order_acquire);
+  return chunk == nullptr ? nullptr : &(*chunk)[index % kChunk];
 }
 
-std::uint16_t take_timeline(Queue& queue) {
+TimelineId take_timeline(Queue& queue) {
   Timelines& table = timelines();
-  std::uint16_t id = 0;
+  TimelineId id = TimelineId::kNone;
   {
     const std::lock_guard lock(table.mutex);
     if (!table.free.empty()) {
@@ -41,11 +42,11 @@ std::uint16_t take_timeline(Queue& queue) {
       table.free.pop_back();
     } else if (table.next < 65536) {
       table.free.reserve(table.next);  // so that give_timeline never allocates
-      id = static_cast<std::uint16_t>(table.next++);
-      auto& chunk = table.chunks[id / kChunk];
+      auto& chunk = table.chunks[table.next / kChunk];
+      id = static_cast<TimelineId>(table.next++);
       if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new Chunk, std::memory_order_release);
     } else {
-      return 0;
+      return TimelineId::kNone;
     }
   }
   Timeline* timeline = find_timeline(id);
@@ -54,7 +55,7 @@ std::uint16_t take_timeline(Queue& queue) {
   return id;
 }
 
-void give_timeline(std::uint16_t id) noexcept {
+void give_timeline(TimelineId id) noexcept {
   Timeline* timeline = find_timeline(id);
   if (timeline == nullptr) return;
   {

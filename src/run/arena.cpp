@@ -5,10 +5,10 @@
 #include <bit>
 #include <mutex>
 
+#include "base/try.h"
 #include "berth/memory/device.h"
 #include "berth/tensor/f16.h"
 #include "run/shadow_state.h"
-#include "base/try.h"
 
 namespace berth {
 namespace {

@@ -12,10 +12,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/try.h"
 #include "berth/memory/allocator.h"
 #include "run/replay_plan.h"
 #include "run/replay_run.h"
-#include "base/try.h"
 
 namespace berth {
 namespace {
@@ -490,7 +490,7 @@ std::size_t Replay::size_of(const void* memory) const noexcept {
 Result<void> Replay::plan_recorded() {
   return impl_->plan_recorded();
 }
-const ReplayTrace* Replay::make_recorder(std::string_view key) const noexcept {
+const ReplayTrace* Replay::trace(std::string_view key) const noexcept {
   const Entry* entry = impl_->find(key);
   if (entry == nullptr) return nullptr;
   if (entry->plan) return &entry->plan->trace;

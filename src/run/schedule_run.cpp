@@ -3,8 +3,8 @@
 #include <new>
 #include <thread>
 
-#include "run/schedule_state.h"
 #include "base/try.h"
+#include "run/schedule_state.h"
 
 namespace berth {
 namespace {

@@ -4,10 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/try.h"
+#include "berth/memory/registry.h"
 #include "memory/host_copy.h"
 #include "tensor/import.h"
 #include "tensor/storage.h"
-#include "base/try.h"
 
 namespace berth {
 namespace {
@@ -106,8 +107,8 @@ Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtyp
                         *bytes, memory.bytes));
   auto block = device->import_block(memory);
   if (!block) return refuse(block.error());
-  block->label = options.label.id();
-  device->count_foreign(block->bytes);
+  block->label = options.label;
+  device->count_foreign(block->bytes, 1);
   auto owner = std::make_shared<ImportAllocator>(std::move(device), std::move(memory.release));
   return Buffer(Storage::make_ready(std::move(owner), *block, std::source_location::current()), 0, *bytes, dtype,
                 shape);
@@ -211,7 +212,8 @@ Result<void> Buffer::check_host(bool writes) const {
 Result<void> Buffer::check_type(DType wanted, std::size_t alignment) const {
   if (wanted != dtype_)
     return Error::with_text(Code::kTypeMismatch, Layer::kBuffer,
-                            "the buffer holds " + std::string(to_string(dtype_)) + " and " + std::string(to_string(wanted)) +
+                            "the buffer holds " + std::string(to_string(dtype_)) + " and " +
+                                std::string(to_string(wanted)) +
                                 " was asked for: use view(0, dtype, shape) to reinterpret it");
   const auto address = reinterpret_cast<std::uintptr_t>(storage_->block().host) + offset_;
   if (bytes_ > 0 && address % alignment != 0)

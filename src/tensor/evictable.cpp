@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "berth/memory/out_of_memory.h"
-#include "memory/address_space.h"
-#include "tensor/spill_file.h"
 #include "base/try.h"
+#include "berth/memory/address_space.h"
+#include "berth/memory/out_of_memory.h"
+#include "tensor/spill_file.h"
 
 namespace berth {
 namespace {
@@ -33,7 +33,7 @@ class PagedMemory final : public EvictableMemory {
     if (!std::has_single_bit(spec.alignment))
       return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
                    spec.alignment);
-    if (spec.bytes == 0) return Block{.label = spec.label.id(), .usage = spec.usage};
+    if (spec.bytes == 0) return Block{.label = spec.label, .usage = spec.usage};
     if (spec.alignment > space_->granularity() || (spec.host == HostAccess::kRequired && !space_->is_host()))
       return Error(Code::kUnsupported, Layer::kAllocator,
                    "evictable memory of this device is aligned to at most {}, and has a host pointer only on CPU",
@@ -43,7 +43,7 @@ class PagedMemory final : public EvictableMemory {
     trim(0);
     BERTH_TRY_ASSIGN(const std::uint64_t address, space_->reserve(pages));
     Entry entry;
-    entry.block = {.handle = address, .bytes = spec.bytes, .label = spec.label.id(), .usage = spec.usage};
+    entry.block = {.handle = address, .bytes = spec.bytes, .label = spec.label, .usage = spec.usage};
     if (space_->is_host()) {
       entry.block.host = reinterpret_cast<std::byte*>(address);
       entry.block.flags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
@@ -200,7 +200,7 @@ class PagedMemory final : public EvictableMemory {
     free_reached(false);
     for (auto& [address, entry] : entries_) {
       if (!entry.evicted || entry.released || (tag && entry.tag != tag)) continue;
-      refused = {.bytes = entry.block.bytes, .tag = entry.tag, .label = Name::from_id(entry.block.label)};
+      refused = {.bytes = entry.block.bytes, .tag = entry.tag, .label = entry.block.label};
       BERTH_TRY(give_memory(entry, refused, [&, &one = entry] { return restore(one); }));
       forget(entry);
       entry.evicted = false;
@@ -338,7 +338,7 @@ class PagedMemory final : public EvictableMemory {
 }  // namespace
 
 Result<std::shared_ptr<EvictableMemory>> make_evictable(DevicePtr device, EvictableOptions options) {
-  BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, make_address_space(*device));
+  BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, device->make_address_space());
   return std::shared_ptr<EvictableMemory>(
       std::make_shared<PagedMemory>(std::move(device), std::move(space), std::move(options)));
 }

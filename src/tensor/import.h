@@ -23,7 +23,7 @@ class ImportAllocator final : public Allocator {
     // The owner may reuse the memory as soon as it is told.
     static_cast<void>(wait(last_use));
     device_->forget_import(block);
-    device_->uncount_foreign(block.bytes);
+    device_->count_foreign(block.bytes, -1);
     if (release_) std::exchange(release_, nullptr)();
   }
   Device& device() noexcept override { return *device_; }

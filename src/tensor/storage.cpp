@@ -63,8 +63,8 @@ Storage* Storage::make_lazy(AllocatorPtr allocator, const BlockSpec& spec, std::
 }
 
 Storage* Storage::make_ready(AllocatorPtr allocator, const Block& block, std::source_location site) {
-  auto* storage = new Storage(std::move(allocator),
-                              {.bytes = block.bytes, .usage = block.usage, .label = Name::from_id(block.label)}, site);
+  auto* storage =
+      new Storage(std::move(allocator), {.bytes = block.bytes, .usage = block.usage, .label = block.label}, site);
   storage->block_ = block;
   storage->state_.store(State::kReady, std::memory_order_release);
   return storage;

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include "berth/weights/save.h"
 #include "base/try.h"
+#include "berth/weights/save.h"
 #include "weights/save.h"
 
 namespace berth {

@@ -160,8 +160,8 @@ class HeaderReader {
     tensor.dtype = *dtype;
     const auto bytes = checked_bytes(tensor.dtype, shape);
     if (!bytes)
-      return error_at(place, fmt::format("tensor {} of type {}: {}", quoted(tensor.name), berth::to_string(tensor.dtype),
-                                         bytes.error().message()));
+      return error_at(place, fmt::format("tensor {} of type {}: {}", quoted(tensor.name),
+                                         berth::to_string(tensor.dtype), bytes.error().message()));
     tensor.bytes = *bytes;
     tensor.offset = next<std::uint64_t>();  // from the start of the data; made absolute below
     if (tensor.offset % header_.alignment != 0 || tensor.offset > file_bytes_)

@@ -18,9 +18,10 @@
 #include <system_error>
 #include <thread>
 
+#include "base/crc32.h"
 #include "base/os/system_pages.h"
 #include "base/try.h"
-#include "base/crc32.h"
+#include "berth/memory/registry.h"
 #include "weights/load_plan.h"
 
 namespace berth::formats {

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/try.h"
-#include "weights/npy.h"
 #include "base/utf8.h"
+#include "weights/npy.h"
 
 namespace berth::formats {
 namespace {

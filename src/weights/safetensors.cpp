@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/try.h"
-#include "weights/json_cursor.h"
 #include "base/utf8.h"
+#include "weights/json_cursor.h"
 
 namespace berth::formats {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "berth/weights/save.h"
 #include "base/atomic_file.h"
+#include "berth/weights/save.h"
 
 namespace berth::formats {
 

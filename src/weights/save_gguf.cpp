@@ -4,9 +4,9 @@
 #include <string>
 
 #include "base/try.h"
+#include "base/utf8.h"
 #include "weights/gguf.h"
 #include "weights/save.h"
-#include "base/utf8.h"
 
 namespace berth {
 namespace {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "base/try.h"
+#include "base/utf8.h"
 #include "weights/safetensors.h"
 #include "weights/save.h"
-#include "base/utf8.h"
 
 namespace berth {
 namespace {

@@ -15,10 +15,10 @@
 #include <string_view>
 #include <vector>
 
-#include "berth/weights/metadata.h"
-#include "berth/base/result.h"
-#include "berth/weights/tensor_info.h"
 #include "base/page_memory.h"
+#include "berth/base/result.h"
+#include "berth/weights/metadata.h"
+#include "berth/weights/tensor_info.h"
 
 namespace berth::formats {
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/try.h"
+#include "base/utf8.h"
 #include "devices/disk/disk_device.h"
 #include "weights/byte_source.h"
 #include "weights/gguf.h"
@@ -14,7 +15,6 @@
 #include "weights/npy.h"
 #include "weights/safetensors.h"
 #include "weights/tensor_table.h"
-#include "base/utf8.h"
 
 namespace berth {
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "berth/berth.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/berth.h"
 #include "doubles/cuda/cuda_testing.h"
 #include "support/support.h"
 

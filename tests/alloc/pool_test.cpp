@@ -1,5 +1,3 @@
-#include "berth/alloc/caching_pool.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,14 +6,15 @@
 #include <thread>
 #include <vector>
 
-#include "berth/berth.h"
+#include "alloc/caching_pool/biased_lock.h"
+#include "alloc/caching_pool/size_class.h"
+#include "berth/alloc/caching_pool.h"
 #include "berth/alloc/fault.h"
 #include "berth/alloc/limit.h"
 #include "berth/alloc/statistics.h"
-#include "alloc/caching_pool/biased_lock.h"
-#include "alloc/caching_pool/poison.h"
-#include "alloc/caching_pool/size_class.h"
+#include "berth/berth.h"
 #include "doubles/lagging_device.h"
+#include "memory/poison.h"
 
 namespace berth {
 namespace {
@@ -433,7 +432,7 @@ TEST(CachingPool, DropsItsCacheAndTriesAgainWhenTheLayerBelowRefuses) {
   const auto capped = make_limit(cpu(), 100'000);
   const auto cache = make_caching_pool(capped);
   cache->release(take(*cache, {.bytes = 65'536}));
-  EXPECT_EQ(capped->live_bytes(), 65'536u);
+  EXPECT_EQ(capped->counters().live_bytes, 65'536u);
   const auto block = cache->allocate({.bytes = 81'920});
   ASSERT_TRUE(block.has_value()) << block.error().message();
   cache->release(*block);
@@ -487,11 +486,11 @@ TEST(CachingPool, AsksForReliefBeforeItsBudgetRefuses) {
   CachingPool* self = nullptr;
   int asked = 0;
   const auto cache = make_caching_pool(cpu(), {.budget = 4 * kMiB, .on_pressure = [&](const BlockSpec& spec) {
-                                    EXPECT_EQ(spec.bytes, 3 * kMiB);
-                                    ++asked;
-                                    self->release(held);
-                                    return true;
-                                  }});
+                                                 EXPECT_EQ(spec.bytes, 3 * kMiB);
+                                                 ++asked;
+                                                 self->release(held);
+                                                 return true;
+                                               }});
   self = cache.get();
   held = take(*cache, {.bytes = 3 * kMiB});
   const auto block = cache->allocate({.bytes = 3 * kMiB});
@@ -503,7 +502,7 @@ TEST(CachingPool, AsksForReliefBeforeItsBudgetRefuses) {
 TEST(CachingPool, AsksADeviceForItsLargestBlockAndNotForMore) {
   class Capped final : public Device {
    public:
-    Capped() : Device(DeviceKind::kCpu, "CAPPED", {.max_block_bytes = 100'000}) {}
+    Capped() : Device("CAPPED", {.max_block_bytes = 100'000}) {}
     Result<Block> allocate_block(const BlockSpec& spec) override {
       return Block{.handle = reinterpret_cast<std::uint64_t>(std::malloc(spec.bytes)), .bytes = spec.bytes};
     }

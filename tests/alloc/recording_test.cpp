@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "berth/berth.h"
-#include "berth/alloc/limit.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/alloc/limit.h"
+#include "berth/berth.h"
 
 namespace berth {
 namespace {
@@ -128,14 +128,14 @@ TEST(Replay, MeasuresEachPolicyOnTheSameRecording) {
     recording.events.push_back({.is_free = true, .block = i});
   }
   recording.blocks = 10;
-  const RecordingReport plain = replay(recording, *cpu());
+  const RecordingReport plain = run_recording(recording, *cpu());
   EXPECT_EQ(plain.peak_live_bytes, 100'000u);
   EXPECT_EQ(plain.peak_held_bytes, 100'000u);
   EXPECT_EQ(plain.failures, 0u);
-  const RecordingReport pooled = replay(recording, *make_caching_pool(cpu()));
+  const RecordingReport pooled = run_recording(recording, *make_caching_pool(cpu()));
   EXPECT_EQ(pooled.peak_held_bytes, 106'496u) << "rounded to its class";
   EXPECT_NEAR(pooled.fragmentation, 1 - 100'000.0 / 106'496.0, 1e-9);
-  const RecordingReport limited = replay(recording, *make_limit(cpu(), 50'000));
+  const RecordingReport limited = run_recording(recording, *make_limit(cpu(), 50'000));
   EXPECT_EQ(limited.failures, 10u);
   EXPECT_EQ(limited.peak_held_bytes, 0u);
 }

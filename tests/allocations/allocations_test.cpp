@@ -6,8 +6,9 @@
 #include <new>
 #include <vector>
 
-#include "berth/run/arena.h"
 #include "berth/memory/device.h"
+#include "berth/memory/registry.h"
+#include "berth/run/arena.h"
 #include "berth/run/schedule.h"
 
 namespace {

@@ -19,11 +19,11 @@ TEST(Names, AreEqualExactlyWhenTheirTextsAre) {
 
 TEST(LabelCounters, GroupLabelsThatDifferInTheirLastNumber) {
   LabelCounters counters;
-  for (int i = 0; i < 12; ++i) counters.add(Name("kv-cache " + std::to_string(i)).id(), 32);
-  counters.add(Name("logits").id(), 61);
-  counters.add(0, 5);
-  counters.add(Name("gone").id(), 1000);
-  counters.remove(Name("gone").id(), 1000);
+  for (int i = 0; i < 12; ++i) counters.add(Name("kv-cache " + std::to_string(i)), 32);
+  counters.add(Name("logits"), 61);
+  counters.add(Name(), 5);
+  counters.add(Name("gone"), 1000);
+  counters.remove(Name("gone"), 1000);
   const auto holders = counters.holders();
   ASSERT_EQ(holders.size(), 3u);
   EXPECT_EQ(holders[0].label, "kv-cache 0..11");

@@ -29,7 +29,7 @@ void gives_zero_bytes_without_a_driver_call(Bed& bed) {
   bed.device()->release(block);
   const DeviceCounters after = bed.device()->counters();
   EXPECT_EQ(after.allocations, before.allocations);
-  EXPECT_EQ(after.frees, before.frees);
+  EXPECT_EQ(after.releases, before.releases);
 }
 
 void refuses_a_bad_alignment(Bed& bed) {
@@ -65,7 +65,7 @@ void counts_live_and_peak_bytes(Bed& bed) {
   const DeviceCounters after = bed.device()->counters();
   EXPECT_EQ(after.live_bytes, before.live_bytes);
   EXPECT_EQ(after.live_count, before.live_count);
-  EXPECT_EQ(after.frees, before.frees + 1);
+  EXPECT_EQ(after.releases, before.releases + 1);
 }
 
 void keeps_its_budget_and_explains(Bed& bed) {

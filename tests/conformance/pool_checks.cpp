@@ -1,6 +1,7 @@
 // What a StepBuffers must do on every device.
 #include <algorithm>
 
+#include "berth/memory/registry.h"
 #include "berth/tensor/step_buffers.h"
 #include "conformance/device_conformance.h"
 

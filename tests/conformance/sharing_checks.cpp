@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "berth/memory/registry.h"
 #include "conformance/device_conformance.h"
 
 namespace berth::conformance {

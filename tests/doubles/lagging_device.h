@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "berth/memory/device.h"
+#include "berth/memory/registry.h"
 
 namespace berth::doubles {
 
@@ -83,7 +84,7 @@ class LaggingDevice final : public Device {
 
  private:
   explicit LaggingDevice(bool host_pointers)
-      : Device(DeviceKind::kCpu, "LAGGING", {}), host_(berth::device("CPU").value()), host_pointers_(host_pointers) {}
+      : Device("LAGGING", {}), host_(berth::device("CPU").value()), host_pointers_(host_pointers) {}
 
   DevicePtr host_;
   bool host_pointers_;

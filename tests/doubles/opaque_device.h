@@ -57,7 +57,7 @@ class OpaqueQueue final : public Queue {
 
 class OpaqueDevice final : public Device {
  public:
-  explicit OpaqueDevice(DeviceLimits limits = {}) : Device(DeviceKind::kWebGpu, "OPAQUE", limits) {}
+  explicit OpaqueDevice(DeviceLimits limits = {}) : Device("OPAQUE", limits) {}
 
  protected:
   Result<Block> allocate_block(const BlockSpec& spec) override {

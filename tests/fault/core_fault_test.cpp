@@ -5,12 +5,12 @@
 #include <array>
 #include <vector>
 
-#include "berth/berth.h"
-#include "berth/alloc/limit.h"
-#include "berth/alloc/caching_pool.h"
-#include "berth/alloc/statistics.h"
-#include "berth/testing.h"
 #include "base/try.h"
+#include "berth/alloc/caching_pool.h"
+#include "berth/alloc/limit.h"
+#include "berth/alloc/statistics.h"
+#include "berth/berth.h"
+#include "berth/testing.h"
 
 namespace berth {
 namespace {

@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <span>
 
-#include "weights/gguf.h"
 #include "table_checks.h"
+#include "weights/gguf.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace berth::formats;

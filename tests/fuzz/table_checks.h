@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "weights/tensor_table.h"
 #include "base/utf8.h"
+#include "weights/tensor_table.h"
 
 namespace berth::formats {
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "berth/memory/registry.h"
 #include "berth/weights/weights.h"
 #include "devices/cuda/cuda_device.h"
 #include "doubles/cuda/cuda_testing.h"
@@ -160,7 +161,7 @@ TEST(DLPack, RefusesWhatItCannotHoldAndStillRunsTheDeleter) {
     }
     EXPECT_EQ(producer.deleted, 1);
   };
-  refused([](auto& t) { t.tensor.dtype.workers = 4; }, Code::kTypeMismatch);
+  refused([](auto& t) { t.tensor.dtype.lanes = 4; }, Code::kTypeMismatch);
   refused([](auto& t) { t.tensor.dtype = {kFloat, 80, 1}; }, Code::kTypeMismatch);
   refused([](auto& t) { t.tensor.dtype = {kFloat4E2M1FN, 4, 1}, t.flags = kSubbytePadded; }, Code::kTypeMismatch);
   refused([](auto& t) { t.tensor.device.type = 10; }, Code::kDeviceUnavailable);
@@ -228,7 +229,7 @@ TEST_F(DLPackOnCuda, TakesPinnedMemoryAsMemoryOfTheHost) {
   Producer producer;
   producer.managed.tensor.device = {kCudaHost, 0};
   const Buffer buffer = import_tensor(&producer.managed).value();
-  EXPECT_EQ(buffer.device().kind(), DeviceKind::kCpu);
+  EXPECT_EQ(buffer.device().kind(), "CPU");
   EXPECT_EQ(buffer.as_raw_ptr(), producer.values.data());
 }
 
@@ -271,7 +272,7 @@ TEST(DLPack, NamesMetalMemoryAsAnObjectWithAnOffset) {
   // Only what an export needs of a device of this kind, so that it can be seen on every system.
   class AnyMetal final : public Device {
    public:
-    AnyMetal() : Device(DeviceKind::kMetal, "METAL", {}) {}
+    AnyMetal() : Device("METAL", {}) {}
 
    protected:
     Result<Block> allocate_block(const BlockSpec& spec) override {
@@ -303,7 +304,7 @@ TEST(DLPack, RunsAReleaseOfTheCallersInPlaceOfTheDeleter) {
     EXPECT_EQ(released, 0);
   }
   EXPECT_EQ(released, 1);
-  producer.managed.tensor.dtype.workers = 4;
+  producer.managed.tensor.dtype.lanes = 4;
   EXPECT_EQ(import_tensor(producer.managed.tensor, 0, [&] { ++released; }).error().code(), Code::kTypeMismatch);
   EXPECT_EQ(released, 2) << "also when it fails";
   EXPECT_EQ(producer.deleted, 0);

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "berth/interop/cuda.h"
+#include "berth/memory/registry.h"
 #include "doubles/cuda/cuda_testing.h"
 #include "support/support.h"
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "berth/berth.h"
-#include "berth/alloc/limit.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/alloc/limit.h"
 #include "berth/alloc/statistics.h"
+#include "berth/berth.h"
 #include "doubles/lagging_device.h"
 
 namespace berth {
@@ -47,7 +47,8 @@ TEST(OutOfMemory, ExplainsItselfInFourLines) {
 }
 
 TEST(OutOfMemory, SaysTheSameWhateverStandsBetween) {
-  const auto capped = make_statistics(make_limit(make_caching_pool(device("CPU").value(), {.max_block_bytes = 1}), 512 * kMiB));
+  const auto capped =
+      make_statistics(make_limit(make_caching_pool(device("CPU").value(), {.max_block_bytes = 1}), 512 * kMiB));
   const std::vector<Buffer> held = fill_up(capped);
   const auto refused = Buffer::allocate(capped, u8, {64 * kMiB}, {.label = "kv-cache 12"});
   ASSERT_FALSE(refused.has_value());

@@ -7,6 +7,7 @@
 #include <deque>
 #include <thread>
 
+#include "berth/memory/registry.h"
 #include "berth/tensor/buffer.h"
 #include "support/support.h"
 
@@ -21,7 +22,7 @@ class LateQueue;
 
 class LateDevice final : public Device {
  public:
-  LateDevice() : Device(DeviceKind::kWebGpu, "LATE", {}) {}
+  LateDevice() : Device("LATE", {}) {}
   LateQueue* last = nullptr;
   int freed = 0;
 

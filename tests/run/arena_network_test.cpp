@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <tbb/global_control.h>
 
+#include "berth/memory/registry.h"
+
 namespace berth {
 namespace {
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "berth/memory/registry.h"
 #include "berth/tensor/f16.h"
 #include "doubles/opaque_device.h"
 

@@ -7,6 +7,7 @@
 #include <latch>
 #include <random>
 
+#include "berth/memory/registry.h"
 #include "berth/run/arena.h"
 #include "berth/run/schedule.h"
 

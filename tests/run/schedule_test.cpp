@@ -10,8 +10,9 @@
 #include <random>
 #include <thread>
 
-#include "berth/run/arena.h"
 #include "base/thread_handoff.h"
+#include "berth/memory/registry.h"
+#include "berth/run/arena.h"
 
 namespace berth {
 namespace {

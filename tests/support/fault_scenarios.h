@@ -6,8 +6,8 @@
 #include <array>
 #include <vector>
 
-#include "berth/berth.h"
 #include "base/try.h"
+#include "berth/berth.h"
 
 namespace berth::test {
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "berth/memory/registry.h"
 #include "berth/weights/save.h"
 #include "berth/weights/weights.h"
 #include "support/support.h"

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "berth/berth.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/berth.h"
 
 namespace berth {
 namespace {

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "berth/memory/registry.h"
 #include "support/support.h"
 
 namespace berth {

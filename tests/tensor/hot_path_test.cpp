@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "berth/berth.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/berth.h"
 
 // The sanitizers bring their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -14,10 +14,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/crc32.h"
+#include "berth/memory/registry.h"
 #include "berth/weights/save.h"
 #include "berth/weights/weights.h"
 #include "doubles/cuda/cuda_testing.h"
-#include "base/crc32.h"
 #include "support/support.h"
 #include "support/weight_loads.h"
 
@@ -27,7 +28,7 @@ namespace {
 // Plain memory behind a handle: no host pointer, all transfers through the queue. Counts and can fail writes.
 class FarDevice final : public Device {
  public:
-  FarDevice() : Device(DeviceKind::kCuda, "CUDA:9", {}) {}
+  FarDevice() : Device("CUDA:9", {}) {}
   std::size_t writes = 0;
   std::size_t fail_at = ~std::size_t{0};
   std::function<void()> on_write{};

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "berth/alloc/adaptor.h"
-#include "berth/memory/label_counters.h"
+#include "berth/memory/accounting.h"
 
 namespace berth {
 
@@ -21,18 +21,15 @@ class DryRun final : public AllocatorAdaptor {
   // InvalidArgument for an alignment that is not a power of two. Never runs out.
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override;
-  std::string_view name() const noexcept override { return "null"; }
+  std::string_view name() const noexcept override { return "dry run"; }
   std::size_t trim(std::size_t) noexcept override { return 0; }
   void explain(OutOfMemory& report) const override;
 
-  std::size_t live_bytes() const noexcept { return live_bytes_.load(std::memory_order_relaxed); }
-  std::size_t live_count() const noexcept { return live_count_.load(std::memory_order_relaxed); }
-  std::size_t peak_bytes() const noexcept { return peak_bytes_.load(std::memory_order_relaxed); }
+  LiveCounters counters() const noexcept { return accounting_.counters(); }
 
  private:
   std::atomic<std::uint64_t> next_{1};
-  std::atomic<std::size_t> live_bytes_{0}, live_count_{0}, peak_bytes_{0};
-  LabelCounters labels_;
+  Accounting accounting_;
 };
 
 std::shared_ptr<DryRun> make_dry_run(AllocatorPtr like);

@@ -3,12 +3,11 @@
 // thread; lives as long as its blocks.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 
 #include "berth/alloc/adaptor.h"
-#include "berth/memory/label_counters.h"
+#include "berth/memory/accounting.h"
 
 namespace berth {
 
@@ -27,17 +26,12 @@ class Limit final : public AllocatorAdaptor {
   std::string_view name() const noexcept override { return "limit"; }
   void explain(OutOfMemory& report) const override;
 
-  std::size_t limit_bytes() const noexcept { return limit_; }
-  std::size_t live_bytes() const noexcept { return live_bytes_.load(std::memory_order_relaxed); }
-  std::size_t peak_bytes() const noexcept { return peak_bytes_.load(std::memory_order_relaxed); }
+  std::size_t limit_bytes() const noexcept { return accounting_.limit(); }
+  LiveCounters counters() const noexcept { return accounting_.counters(); }
 
  private:
-  bool charge(std::size_t bytes) noexcept;
-
-  const std::size_t limit_;
   const PressureCallback on_pressure_;
-  std::atomic<std::size_t> live_bytes_{0}, live_count_{0}, peak_bytes_{0};
-  LabelCounters labels_;
+  Accounting accounting_;
 };
 
 std::shared_ptr<Limit> make_limit(AllocatorPtr inner, std::size_t bytes, Limit::PressureCallback on_pressure = {});

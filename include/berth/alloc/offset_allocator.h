@@ -2,7 +2,8 @@
 // [0, capacity). It touches no memory, so it serves a device arena, a file or a ring of descriptors as well
 // as host memory. Every operation takes constant time (the index of live offsets is a hash table, so that
 // part is constant on average), neighbours coalesce at once, and the same calls give the same offsets on
-// every machine. Not thread-safe: one caller at a time. A OffsetAllocator is a plain value; copying it copies its state.
+// every machine. Not thread-safe: one caller at a time. A OffsetAllocator is a plain value; copying it copies its
+// state.
 #pragma once
 
 #include <array>

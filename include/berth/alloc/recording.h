@@ -42,7 +42,7 @@ Result<Recording> read_recording(const std::string& path);
 
 class Recorder : public AllocatorAdaptor {
  public:
-  std::string_view name() const noexcept final { return "trace"; }
+  std::string_view name() const noexcept final { return "recorder"; }
 
   // Writes what is buffered. Io when a write failed, now or before; recording stops at the first failure, and the
   // program goes on.

@@ -9,16 +9,11 @@
 #include <vector>
 
 #include "berth/alloc/adaptor.h"
-#include "berth/memory/label_counters.h"
+#include "berth/memory/accounting.h"
 
 namespace berth {
 
-struct StatisticsCounters {
-  std::size_t live_bytes = 0;
-  std::size_t live_count = 0;
-  std::size_t peak_bytes = 0;
-  std::uint64_t allocations = 0;
-  std::uint64_t releases = 0;
+struct StatisticsCounters : LiveCounters {
   std::uint64_t failures = 0;
   std::uint64_t total_bytes = 0;               // of all allocations so far
   std::array<std::uint64_t, 64> sizes{};       // allocations by size: sizes[k] counts [2^k, 2^(k+1)) bytes
@@ -32,17 +27,16 @@ class Statistics final : public AllocatorAdaptor {
 
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override;
-  std::string_view name() const noexcept override { return "stats"; }
+  std::string_view name() const noexcept override { return "statistics"; }
   void explain(OutOfMemory& report) const override;
 
   // A copy of the counters. Each is exact; together they are of one moment only when nobody else is calling.
   StatisticsCounters counters() const;
 
  private:
-  std::atomic<std::size_t> live_bytes_{0}, live_count_{0}, peak_bytes_{0};
-  std::atomic<std::uint64_t> allocations_{0}, releases_{0}, failures_{0}, total_bytes_{0};
+  Accounting accounting_;
+  std::atomic<std::uint64_t> failures_{0}, total_bytes_{0};
   std::array<std::atomic<std::uint64_t>, 64> sizes_{};
-  LabelCounters labels_;
 };
 
 std::shared_ptr<Statistics> make_statistics(AllocatorPtr inner);

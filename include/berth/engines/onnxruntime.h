@@ -20,9 +20,9 @@
 #include <memory>
 #include <string_view>
 
+#include "berth/base/result.h"
 #include "berth/memory/allocator.h"
 #include "berth/run/replay.h"
-#include "berth/base/result.h"
 
 struct OrtApi;
 struct OrtEnv;

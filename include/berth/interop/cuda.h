@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "berth/tensor/buffer.h"
-#include "berth/memory/device.h"
 #include "berth/base/result.h"
+#include "berth/memory/device.h"
+#include "berth/tensor/buffer.h"
 
 namespace berth {
 

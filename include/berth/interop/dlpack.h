@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "berth/tensor/buffer.h"
 #include "berth/base/result.h"
+#include "berth/tensor/buffer.h"
 
 namespace berth::dlpack {
 

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <string>
 
-#include "berth/tensor/buffer.h"
-#include "berth/memory/device.h"
 #include "berth/base/result.h"
+#include "berth/memory/device.h"
+#include "berth/tensor/buffer.h"
 
 namespace berth {
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string_view>
 
-#include "berth/memory/block.h"
 #include "berth/base/result.h"
+#include "berth/memory/block.h"
 
 namespace berth {
 

@@ -1,7 +1,6 @@
-// What a device hands out and what is asked of it. A Block is one piece of device memory as the layers below
-// Buffer see it: an opaque handle, a size and perhaps a host pointer; it owns nothing, and goes back unchanged
-// to the allocator it came from. A BlockSpec is a request. A Timepoint is a moment on a queue's line.
-// All three are plain values.
+// Blocks and requests for blocks. A Block is one piece of device memory as the layers below Buffer see it: an opaque
+// handle, a size and, on some devices, a host pointer. It owns nothing and is returned unchanged to the allocator that
+// made it. A BlockSpec describes a request. Both are plain values.
 #pragma once
 
 #include <atomic>
@@ -9,24 +8,11 @@
 #include <cstdint>
 
 #include "berth/base/name.h"
+#include "berth/memory/timepoint.h"
 
 namespace berth {
 
 class Device;
-
-// A moment on one queue: reached when the queue has finished everything submitted up to it. Eight bytes, so
-// that a storage can be stamped with one atomic store. The default is the moment that is always reached, and
-// the moments of a queue that is gone are reached: a timepoint never dangles.
-struct Timepoint {
-  std::uint64_t bits = 0;
-
-  static constexpr Timepoint at(std::uint16_t timeline, std::uint64_t value) noexcept {
-    return {static_cast<std::uint64_t>(timeline) << 48 | value};
-  }
-  constexpr std::uint16_t timeline() const noexcept { return static_cast<std::uint16_t>(bits >> 48); }
-  constexpr std::uint64_t value() const noexcept { return bits & 0xffff'ffff'ffff; }
-  friend constexpr bool operator==(Timepoint, Timepoint) = default;
-};
 
 // What a block may be used for. Checked by the queue at each use.
 enum class Usage : std::uint8_t {
@@ -57,10 +43,9 @@ struct BlockSpec {
   HostAccess host = HostAccess::kPreferred;
   Name tag{};  // counted, trimmed and freed together
   bool zero = false;
-  // The line of the queue that will use the block first, 0 for none. A block is idle when it is returned,
-  // unless a line is named: then work of that line may still be using it, which is safe because lines are in
-  // order.
-  std::uint16_t on = 0;
+  // The timeline of the queue that will use the block first, if known. A returned block is idle unless a timeline is
+  // named; then earlier work of that timeline may still be using it, which is safe because a timeline is in order.
+  TimelineId on = TimelineId::kNone;
   Name label{};  // shown in reports
 };
 
@@ -80,7 +65,7 @@ struct Block {
   std::uint64_t handle = 0;   // the device's own: an address, an object pointer, ...
   std::byte* host = nullptr;  // the first byte on the host, or null
   std::size_t bytes = 0;      // what may be used, at least what was asked for
-  std::uint16_t label = 0;    // a Name's id
+  Name label{};               // shown in reports
   BlockFlags flags = BlockFlags::kNone;
   Usage usage = Usage::kDefault;
   std::uint32_t key = 0;  // the allocator's own

@@ -1,12 +1,12 @@
-// A backend, and the bottom allocator of every stack on it. A device hands out blocks, makes queues and
-// kernels, and imports foreign memory. Drivers are called here and nowhere above. Devices are shared by
-// std::shared_ptr, may be called from any thread, and outlive every block and queue made from them.
+// A backend, and the bottom allocator of every stack on it. A device hands out blocks, makes queues and kernels, and
+// imports foreign memory. Only devices call drivers. Devices are shared by std::shared_ptr, may be called from any
+// thread, and outlive every block and queue made from them. device("CUDA:1") opens one by name: see registry.h.
 //
-// A new device implements allocate_block, free_block and create_queue; everything else has a default.
+// A new device implements allocate_block, free_block and create_queue. Everything else has a default.
+// docs/adding_a_device.md walks through one.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -18,15 +18,13 @@
 #include <utility>
 #include <vector>
 
+#include "berth/memory/accounting.h"
 #include "berth/memory/allocator.h"
 #include "berth/memory/kernel.h"
-#include "berth/memory/label_counters.h"
 #include "berth/memory/queue.h"
 #include "berth/memory/residency.h"
 
 namespace berth {
-
-enum class DeviceKind : std::uint8_t { kCpu, kDisk, kCuda, kMetal, kWebGpu };
 
 // What a caller needs to know before it asks. Zero means no limit is known.
 struct DeviceLimits {
@@ -39,19 +37,13 @@ struct DeviceLimits {
   bool f16_kernels = false;
 };
 
-// A device's live bytes and their history. Cheap to read at any time.
-struct DeviceCounters {
-  std::size_t live_bytes = 0;
-  std::size_t live_count = 0;
-  std::size_t peak_bytes = 0;
+struct DeviceCounters : LiveCounters {
   std::size_t pending_bytes = 0;  // released, waiting for their last use
-  std::uint64_t allocations = 0;
-  std::uint64_t frees = 0;
-  std::size_t foreign_bytes = 0;  // imported: somebody else's, and in none of the above
+  std::size_t foreign_bytes = 0;  // imported memory, which is not part of the live bytes
   std::size_t foreign_count = 0;
 };
 
-// Memory that somebody else made. `address` is a host pointer on CPU and the device's own handle elsewhere.
+// Memory that another library allocated. `address` is a host pointer on CPU and the device's own handle elsewhere.
 struct ForeignMemory {
   std::uint64_t address = 0;
   std::size_t bytes = 0;
@@ -59,52 +51,68 @@ struct ForeignMemory {
   std::function<void()> release{};  // called once when the last handle goes; may be empty
 };
 
-// Memory of a device that comes and goes without Device::allocate, such as the pages behind reserved addresses: counted
-// against the budget from the moment it is made. What keep() does not make lasting is uncounted when it ends. Belongs
-// to one thread; lives no longer than its device.
+// Where a block is, in the terms of DLPack, which other frameworks understand.
+struct DlpackPlace {
+  std::int32_t device_type = 1;  // kDLCPU
+  std::int32_t device_id = 0;
+  std::uint64_t data = 0;  // of the block's first byte: an address, or an object of the driver
+  bool is_object = false;  // `data` is an object, and offsets go into DLTensor::byte_offset
+};
+
+// A reservation of device memory that does not come from Device::allocate, such as the pages behind reserved addresses.
+// It counts against the budget at once; what keep() does not make permanent is given back by the destructor. A Charge
+// belongs to one thread and must not outlive its device.
 class Charge {
  public:
   Charge(Charge&& other) noexcept
-      : device_(std::exchange(other.device_, nullptr)),
+      : accounting_(std::exchange(other.accounting_, nullptr)),
         label_(other.label_),
         piece_bytes_(other.piece_bytes_),
         pieces_(other.pieces_) {}
   Charge& operator=(Charge&&) = delete;
-  ~Charge();
+  ~Charge() {
+    if (accounting_ != nullptr) accounting_->cancel(pieces_ * piece_bytes_);
+  }
 
-  // Counts `pieces` of it until Device::discharge, by label and in the peak too. Called once.
-  void keep(std::size_t pieces = 1) noexcept;
+  // Counts `pieces` of the reservation as live blocks, each until Device::discharge. Called once.
+  void keep(std::size_t pieces = 1) noexcept {
+    for (std::size_t i = 0; i < pieces; ++i) accounting_->add(label_, piece_bytes_);
+    pieces_ -= pieces;
+  }
 
  private:
   friend class Device;
-  Charge(Device& device, std::uint16_t label, std::size_t piece_bytes, std::size_t pieces) noexcept
-      : device_(&device), label_(label), piece_bytes_(piece_bytes), pieces_(pieces) {}
+  Charge(Accounting& accounting, Name label, std::size_t piece_bytes, std::size_t pieces) noexcept
+      : accounting_(&accounting), label_(label), piece_bytes_(piece_bytes), pieces_(pieces) {}
 
-  Device* device_;
-  std::uint16_t label_;
+  Accounting* accounting_;
+  Name label_;
   std::size_t piece_bytes_;
   std::size_t pieces_;
 };
 
-class KeepAlive;
+class AddressSpace;
 
 class Device : public Allocator, public std::enable_shared_from_this<Device> {
  public:
   ~Device() override;
 
-  DeviceKind kind() const noexcept { return kind_; }
   // The normalised name, such as "CPU", "DISK:/models/a.gguf", "CUDA:1".
   std::string_view name() const noexcept final { return name_; }
+  // The part of the name before the colon: "CPU", "DISK", "CUDA".
+  std::string_view kind() const noexcept { return std::string_view(name_).substr(0, name_.find(':')); }
+  // The number after the colon; 0 if there is none.
+  int ordinal() const noexcept;
   // What the driver calls it: "NVIDIA H100", "llvmpipe (LLVM 15)".
   virtual std::string description() const { return std::string(name()); }
   const DeviceLimits& limits() const noexcept { return limits_; }
   DeviceCounters counters() const noexcept;
 
-  // Refuses allocations that would take live bytes past `bytes`; 0 lifts the budget.
-  void set_budget(std::size_t bytes) noexcept { budget_.store(bytes, std::memory_order_relaxed); }
+  // Refuses allocations that would raise the live bytes above `bytes`; 0 lifts the budget.
+  void set_budget(std::size_t bytes) noexcept { accounting_.set_limit(bytes == 0 ? Accounting::kNoLimit : bytes); }
 
-  // Called before an allocation fails for want of memory; returns whether it freed something, in which case
-  // the allocation is tried once more. An empty function removes it.
+  // Called before an allocation fails for lack of memory. Returns whether it freed something; the allocation is then
+  // retried once. An empty function removes the callback.
   using PressureCallback = std::function<bool(const BlockSpec&)>;
   void on_pressure(PressureCallback callback);
 
@@ -115,14 +123,15 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   Device& device() noexcept final { return *this; }
   void explain(OutOfMemory& report) const final;
 
-  // For allocators that take memory from the driver by themselves. The budget and the counters hold for it as for a
-  // block: `pieces` times `piece_bytes` for the request `spec`. OutOfMemory with an explanation.
+  // For allocators that obtain memory from the driver themselves: reserves `pieces` times `piece_bytes` for the request
+  // `spec` within the budget. kOutOfMemory with an explanation.
   Result<Charge> charge(const BlockSpec& spec, std::size_t piece_bytes, std::size_t pieces = 1);
   // One kept piece is gone.
-  void discharge(std::uint16_t label, std::size_t piece_bytes) noexcept;
+  void discharge(Name label, std::size_t piece_bytes) noexcept { accounting_.remove(label, piece_bytes); }
 
-  // Calls `take()`, and again while it fails for want of memory and something can be freed: what waited for its last
-  // use, then what the pressure callback gives up. Requires: no lock is held that the callback may want.
+  // Calls `take()`, and calls it again while it fails for lack of memory and something can be freed: first what waited
+  // for its last use, then what the pressure callback releases. Requires: the caller holds no lock that the callback
+  // may acquire.
   template <class Take>
   auto take_under_pressure(const BlockSpec& spec, const Take& take) -> decltype(take()) {
     auto taken = take();
@@ -144,18 +153,11 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // Unsupported on devices without kernels.
   virtual Result<Kernel> make_kernel(const KernelSource& source);
 
-  // A block around foreign memory, and the word that its last handle is gone. The driver frees nothing.
+  // Wraps foreign memory in a block, and undoes that when the last handle is gone. The driver frees nothing.
+  // Buffer::import calls both, and count_foreign with +1 and -1.
   virtual Result<Block> import_block(const ForeignMemory& memory);
   virtual void forget_import(const Block& block) noexcept { static_cast<void>(block); }
-  // Counts an imported block as foreign from now on, or no longer. Buffer::import does so.
-  void count_foreign(std::size_t bytes) noexcept {
-    foreign_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    foreign_count_.fetch_add(1, std::memory_order_relaxed);
-  }
-  void uncount_foreign(std::size_t bytes) noexcept {
-    foreign_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-    foreign_count_.fetch_sub(1, std::memory_order_relaxed);
-  }
+  void count_foreign(std::size_t bytes, int sign) noexcept;
 
   // Whether a queue of this device can copy from or to a block of `other` without the host.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
@@ -163,17 +165,20 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // Whether host reads through block.host would be safe now: a mapped file that shrank is an Io error.
   virtual Result<void> check_host_access(const Block& block, std::size_t offset, std::size_t bytes) const;
 
-  // The set that every submit brings up to date; null when the device keeps none.
+  // The set of blocks that every submit makes resident; null if the device has none.
   Residency* residency() noexcept { return residency_.get(); }
 
-  // Starts keeping this device's memory in place, on devices that do so only when asked (CPU). Unsupported where the
-  // device has no such notion or BERTH_RESIDENCY=0; InvalidArgument once memory is allocated: it would be left out.
+  // Creates the residency set on devices that have one only on request (CPU). kUnsupported if the device has no such
+  // set or BERTH_RESIDENCY=0; kInvalidArgument after the first allocation, which the set would miss.
   Result<void> keep_resident();
 
-  // Renews residency whenever nothing was submitted for an interval, so that the first work after a pause finds its
-  // memory in place. One thread wakes each interval; zero stops it, and so does the end of the device. Unsupported
-  // without a residency set.
-  Result<void> keep_alive(std::chrono::milliseconds interval);
+  // Reserved addresses whose memory can come and go. kUnsupported on devices without virtual-memory mapping.
+  virtual Result<std::unique_ptr<AddressSpace>> make_address_space();
+
+  // Where other frameworks look for the block. The default is host memory.
+  virtual DlpackPlace dlpack_place(const Block& block) const noexcept {
+    return {.data = reinterpret_cast<std::uint64_t>(block.host)};
+  }
 
   // The driver's own object (CUcontext, MTL::Device*, WGPUDevice), or null.
   virtual void* native() noexcept { return nullptr; }
@@ -183,7 +188,8 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   virtual void destroy() noexcept;
 
  protected:
-  Device(DeviceKind kind, std::string name, DeviceLimits limits);
+  // `name` is the normalised name: the kind, and after a colon the ordinal or path.
+  Device(std::string name, DeviceLimits limits);
 
   // Requires of the implementation: spec.bytes > 0; alignment is a power of two; a failure for want of memory
   // is Code::kOutOfMemory (built with out_of_memory() or plain).
@@ -200,7 +206,6 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
 
   // Every live queue registers itself, so that synchronize() can wait for all.
   friend class Queue;
-  friend class Charge;
 
  private:
   struct Pending {
@@ -208,27 +213,18 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
     Timepoint last_use;
   };
 
-  // Counts `bytes` more as live; returns how many that makes.
-  Result<std::size_t> count_live(const BlockSpec& spec, std::size_t bytes);
+  Result<void> reserve(const BlockSpec& spec, std::size_t bytes);
   Result<Block> try_allocate(const BlockSpec& spec);
   void free_now(const Block& block, Timepoint last_use) noexcept;
   void free_reached(bool all) noexcept;
   bool free_pending() noexcept;  // whether anything was
   bool relieve(const BlockSpec& spec);
 
-  const DeviceKind kind_;
   const std::string name_;
   const DeviceLimits limits_;
-  std::atomic<std::size_t> budget_{0};
-  std::atomic<std::size_t> live_bytes_{0}, live_count_{0}, peak_bytes_{0}, pending_bytes_{0};
-  std::atomic<std::uint64_t> allocations_{0}, frees_{0};
-  std::atomic<std::size_t> foreign_bytes_{0}, foreign_count_{0};
-
-  LabelCounters labels_;
+  Accounting accounting_;
+  std::atomic<std::size_t> pending_bytes_{0}, foreign_bytes_{0}, foreign_count_{0};
   std::unique_ptr<Residency> residency_;  // set before the first allocation, then constant
-
-  std::mutex keep_alive_mutex_;
-  std::unique_ptr<KeepAlive> keep_alive_;
 
   std::mutex mutex_;  // guards what follows; never held while a driver or callback runs
   std::shared_ptr<const PressureCallback> pressure_;
@@ -244,21 +240,5 @@ using DevicePtr = std::shared_ptr<Device>;
 
 // Gives a new device to shared ownership such that destroy() runs before its destructor.
 DevicePtr share_device(std::unique_ptr<Device> device);
-
-// The device with this name: "CPU", "cpu:0", "DISK:/path/to/file", "CUDA:1", "METAL", "WEBGPU". The kind is
-// case-insensitive; a path keeps its case. The same name gives the same device while it lives.
-// InvalidArgument for a name that is no device's; DeviceUnavailable with what would make it available.
-Result<DevicePtr> device(std::string_view name);
-
-// One row of `berth devices`.
-struct DeviceStatus {
-  std::string name{};
-  bool available = false;
-  std::string description{};  // what it is, or why it is not available and what to do
-  DeviceLimits limits{};
-};
-
-// Every device that this build knows, available or not. Opens drivers that are present.
-std::vector<DeviceStatus> list_devices();
 
 }  // namespace berth

@@ -11,8 +11,8 @@
 #include <span>
 #include <string_view>
 
-#include "berth/memory/block.h"
 #include "berth/base/result.h"
+#include "berth/memory/block.h"
 
 namespace berth {
 

@@ -1,5 +1,5 @@
-// Live bytes and counts by label, for the layers that explain an out-of-memory error. Adding and removing is
-// two relaxed atomics; space grows in chunks with the number of labels in use, to 1 MiB at most. Any thread.
+// Live bytes and counts by label, for the layers that explain an out-of-memory error. Adding and removing take two
+// relaxed atomic operations. Memory grows in chunks with the number of labels in use, up to 1 MiB. Any thread may call.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@ class LabelCounters {
   LabelCounters(const LabelCounters&) = delete;
   LabelCounters& operator=(const LabelCounters&) = delete;
 
-  void add(std::uint16_t label, std::size_t bytes) noexcept;
-  void remove(std::uint16_t label, std::size_t bytes) noexcept;
+  void add(Name label, std::size_t bytes) noexcept;
+  void remove(Name label, std::size_t bytes) noexcept;
 
   // Largest first. Labels that differ only in their last number are one holder: "kv-cache 0..11".
   std::vector<OutOfMemory::Holder> holders() const;

@@ -13,9 +13,9 @@
 #include <span>
 #include <vector>
 
+#include "berth/base/result.h"
 #include "berth/memory/block.h"
 #include "berth/memory/kernel.h"
-#include "berth/base/result.h"
 
 namespace berth {
 
@@ -72,12 +72,12 @@ class Queue {
   Result<void> finish();
 
   Device& device() const noexcept { return *device_; }
-  std::uint16_t timeline() const noexcept { return timeline_; }
+  TimelineId timeline() const noexcept { return timeline_; }
   // The moment that the next submit will give.
   Timepoint next() const noexcept { return Timepoint::at(timeline_, submitted_ + 1); }
 
  protected:
-  // Takes a line. Requires: `device` outlives the queue (Device::make_queue sees to it).
+  // Takes a timeline. Requires: `device` outlives the queue (Device::make_queue sees to it).
   explicit Queue(Device& device);
 
   // True where recording is doing, as on CPU: nothing is ever in flight, so nothing is stamped.
@@ -124,7 +124,7 @@ class Queue {
 
   Device* device_;
   std::mutex mutex_;
-  std::uint16_t timeline_;
+  TimelineId timeline_;
   std::uint64_t submitted_;
   bool recorded_ = false;
   bool closed_ = false;

@@ -11,16 +11,18 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "berth/memory/block.h"
 #include "berth/base/result.h"
+#include "berth/memory/block.h"
 
 namespace berth {
 
@@ -43,9 +45,12 @@ struct ResidencyReport {
   std::vector<Left> left;  // members that are not in place, largest first, and why; empty when all fit
 };
 
+class KeepAlive;
+
 class Residency {
  public:
-  virtual ~Residency() = default;
+  Residency();
+  virtual ~Residency();
 
   // Marks a block as wanted or no longer wanted. Adding a member again changes nothing but how often it must be
   // removed. A block that comes and goes between two commits costs the driver nothing. Constant time; the space is that
@@ -72,10 +77,13 @@ class Residency {
   // A member's priority, 0 unless add() said otherwise. The higher, the longer it stays.
   void set_priority(const Block& block, int priority) noexcept;
 
-  // Asks again for everything in place: systems let go of memory that no work has used for a while. Called by
-  // Device::keep_alive. Changes no membership. O(members).
+  // Makes all members resident again, because systems evict memory that no work has used for a while. Changes no
+  // membership. O(members).
   void renew() noexcept;
-  // Whether commit() was called, with or without something pending, since this was asked last.
+  // Calls renew() whenever nothing was submitted for `interval`, so that the first work after a pause finds its memory
+  // resident. One thread wakes once per interval. Zero stops it, and so does the end of the device.
+  void keep_alive(std::chrono::milliseconds interval);
+  // Whether commit() was called, with or without something pending, since the previous call of this function.
   bool was_active() noexcept { return active_.exchange(false, std::memory_order_relaxed); }
 
   ResidencyCounters counters() const;
@@ -137,6 +145,8 @@ class Residency {
   std::atomic<bool> dirty_{false};
   std::atomic<bool> has_budget_{false};
   std::atomic<bool> active_{false};
+  std::mutex keep_alive_mutex_;
+  std::unique_ptr<KeepAlive> keep_alive_;
 };
 
 // Whether the environment allows residency: BERTH_RESIDENCY is not "0".

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "berth/plan/plan.h"
 #include "berth/base/result.h"
+#include "berth/plan/plan.h"
 
 namespace berth {
 

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "berth/plan/plan.h"
 #include "berth/base/result.h"
+#include "berth/plan/plan.h"
 
 namespace berth {
 

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "berth/plan/plan.h"
 #include "berth/base/result.h"
+#include "berth/plan/plan.h"
 
 namespace berth {
 

@@ -23,13 +23,13 @@
 #include <span>
 #include <vector>
 
-#include "berth/memory/allocator.h"
-#include "berth/tensor/buffer.h"
-#include "berth/memory/kernel.h"
 #include "berth/base/name.h"
-#include "berth/plan/plan.h"
-#include "berth/memory/queue.h"
 #include "berth/base/result.h"
+#include "berth/memory/allocator.h"
+#include "berth/memory/kernel.h"
+#include "berth/memory/queue.h"
+#include "berth/plan/plan.h"
+#include "berth/tensor/buffer.h"
 
 namespace berth {
 

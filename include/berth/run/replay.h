@@ -23,8 +23,8 @@
 #include <string_view>
 #include <vector>
 
-#include "berth/plan/plan.h"
 #include "berth/base/result.h"
+#include "berth/plan/plan.h"
 
 namespace berth {
 
@@ -131,7 +131,7 @@ class Replay {
   Result<void> plan_recorded();
 
   // The trace and plan behind a key; null when there is none (yet). Valid until the next begin_run or plan_recorded.
-  const ReplayTrace* make_recorder(std::string_view key) const noexcept;
+  const ReplayTrace* trace(std::string_view key) const noexcept;
   const MemoryPlan* plan(std::string_view key) const noexcept;
 
   // All plans, as bytes for a file. `stamp` says what they are for (model, engine, settings).

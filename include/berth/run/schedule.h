@@ -22,10 +22,10 @@
 #include <variant>
 #include <vector>
 
+#include "berth/base/result.h"
+#include "berth/plan/plan.h"
 #include "berth/run/arena.h"
 #include "berth/tensor/buffer.h"
-#include "berth/plan/plan.h"
-#include "berth/base/result.h"
 
 namespace berth {
 
@@ -62,7 +62,7 @@ class Operand {
 // What a step's function is told. Valid during the call.
 struct StepRun {
   StepId step = 0;
-  std::uint32_t worker = 0;           // no other step of this run is in the same worker now: a key for a queue or scratch
+  std::uint32_t worker = 0;         // no other step of this run is in the same worker now: a key for a queue or scratch
   std::span<const Buffer> nodes{};  // of the arena the schedule is bound to, by node id
 
   const Buffer& node(Node node) const noexcept { return nodes[node.id]; }

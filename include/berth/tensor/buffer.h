@@ -15,10 +15,10 @@
 #include <source_location>
 #include <span>
 
+#include "berth/base/result.h"
 #include "berth/memory/allocator.h"
 #include "berth/memory/device.h"
 #include "berth/tensor/dtype.h"
-#include "berth/base/result.h"
 #include "berth/tensor/shape.h"
 
 namespace berth {
@@ -31,8 +31,8 @@ struct BufferOptions {
   std::size_t alignment = 64;  // at least this; a power of two
   Usage usage = Usage::kDefault;
   HostAccess host = HostAccess::kPreferred;
-  bool zero = false;     // fresh memory is undefined unless asked
-  std::uint16_t on = 0;  // line() of the queue that will use it first, if known: see BlockSpec::on
+  bool zero = false;                  // fresh memory is undefined unless asked
+  TimelineId on = TimelineId::kNone;  // of the queue that will use it first, if known: see BlockSpec::on
 };
 
 class Buffer {

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "berth/memory/allocator.h"
-#include "berth/tensor/buffer.h"
 #include "berth/memory/device.h"
+#include "berth/tensor/buffer.h"
 
 namespace berth {
 

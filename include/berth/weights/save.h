@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
+#include "berth/base/result.h"
 #include "berth/tensor/buffer.h"
 #include "berth/weights/metadata.h"
-#include "berth/base/result.h"
 #include "berth/weights/weights.h"
 
 namespace berth {

@@ -22,9 +22,9 @@
 #include <string_view>
 #include <vector>
 
+#include "berth/base/result.h"
 #include "berth/tensor/buffer.h"
 #include "berth/weights/metadata.h"
-#include "berth/base/result.h"
 #include "berth/weights/tensor_info.h"
 
 namespace berth {

@@ -9,11 +9,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "berth/memory/out_of_memory.h"
-#include "berth/alloc/caching_pool.h"
-#include "berth/memory/queue.h"
-#include "alloc/caching_pool/poison.h"
 #include "alloc/caching_pool/parts.h"
+#include "berth/alloc/caching_pool.h"
+#include "berth/memory/out_of_memory.h"
+#include "berth/memory/queue.h"
+#include "memory/poison.h"
 
 namespace berth {
 
@@ -58,7 +58,7 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   std::uint16_t group_number(const BlockSpec& spec);
   ThreadCache* own_cache() noexcept;
   CachedGroup* own_group(ThreadCache* cache, std::uint16_t number) noexcept;
-  PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, std::uint16_t timeline) noexcept;
+  PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, TimelineId timeline) noexcept;
   void count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
   void raise_peaks(CachedGroup* group, std::uint16_t number) noexcept;
   void share_half(CachedGroup& group, std::uint16_t number, std::size_t index, std::int64_t at_least) noexcept;
@@ -150,7 +150,7 @@ inline void CachingPoolImpl::take_in(PoolNode& node, Tail tail, const Block& blo
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner)) {
       const std::size_t asked = std::min(block.bytes, node.inner.bytes);
-      check_canary(node.inner.host + asked, node.inner.bytes - asked, Name::from_id(block.label));
+      check_canary(node.inner.host + asked, node.inner.bytes - asked, block.label);
       overwrite_released(node.inner.host, asked);
       asan_poison(node.inner.host, node.inner.bytes);
     }

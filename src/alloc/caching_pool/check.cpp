@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "berth/memory/label_counters.h"
 #include "alloc/caching_pool/caching_pool.h"
 #include "base/try.h"
+#include "berth/memory/label_counters.h"
 
 namespace berth {
 
@@ -57,7 +57,7 @@ void CachingPoolImpl::explain(OutOfMemory& report) const {
     std::size_t live_bytes = 0, live_count = 0, cached = 0, pending = 0;
     nodes_.for_each([&](const PoolNode& node) {
       if (const Tail tail = node.load_tail(); (tail & kNotLive) == 0) {
-        labels.add(static_cast<std::uint16_t>(tail & kLabelBits), node.inner.bytes);
+        labels.add(Name::from_id(static_cast<std::uint16_t>(tail & kLabelBits)), node.inner.bytes);
         live_bytes += node.inner.bytes;
         ++live_count;
       } else if (node.is_cached()) {

@@ -1,8 +1,7 @@
-#include "berth/alloc/caching_pool.h"
-
 #include <algorithm>
 
 #include "alloc/caching_pool/caching_pool.h"
+#include "berth/alloc/caching_pool.h"
 
 namespace berth {
 namespace {

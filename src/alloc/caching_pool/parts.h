@@ -14,9 +14,9 @@
 #include <memory>
 #include <vector>
 
-#include "berth/memory/block.h"
 #include "alloc/caching_pool/biased_lock.h"
 #include "alloc/caching_pool/size_class.h"
+#include "berth/memory/block.h"
 
 namespace berth {
 

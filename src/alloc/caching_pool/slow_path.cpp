@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "berth/memory/device.h"
 #include "alloc/caching_pool/caching_pool.h"
-#include "memory/host_copy.h"
 #include "base/try.h"
+#include "berth/memory/device.h"
+#include "memory/host_copy.h"
 
 namespace berth {
 namespace {
@@ -96,13 +96,13 @@ void CachingPoolImpl::raise_peaks(CachedGroup* group, std::uint16_t number) noex
 
 // A block of this class that anybody, or the given line, may use now.
 PoolNode* CachingPoolImpl::take_shared(CachedGroup* group, std::uint16_t number, std::size_t index,
-                                   std::uint16_t timeline) noexcept {
+                                       TimelineId timeline) noexcept {
   SharedGroup& shared = *groups_[number];
   Bin& pending = shared.pending[index];
   for (PoolNode** at = &pending.head; *at != nullptr; at = &(*at)->next) {
     PoolNode* node = *at;
     const Timepoint last_use{node->last_use};
-    if (!(timeline != 0 && last_use.timeline() == timeline) && !is_reached(last_use)) continue;
+    if (!(timeline != TimelineId::kNone && last_use.timeline() == timeline) && !is_reached(last_use)) continue;
     *at = node->next;
     node->state = NodeState::kInUse;
     shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
@@ -132,7 +132,7 @@ Result<Block> CachingPoolImpl::allocate_slowly(const BlockSpec& asked, PoolNode*
   if (!std::has_single_bit(asked.alignment))
     return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
                  asked.alignment);
-  if (asked.bytes == 0) return Block{.label = asked.label.id(), .usage = asked.usage};
+  if (asked.bytes == 0) return Block{.label = asked.label, .usage = asked.usage};
   // Perhaps only the group, or the cache, was not at hand.
   if (ThreadCache* const cache = find_cache(); cache != nullptr && cache->turn_to(pack_options(asked), asked.alignment))
     return allocate(asked);
@@ -216,7 +216,7 @@ Result<Block> CachingPoolImpl::allocate_below(const BlockSpec& asked, std::size_
   wanted.bytes = bytes;
   wanted.alignment = std::max(asked.alignment, kLeastAlignment);
   // A cached block serves other lines later, so it may not be tied to the line that asks for it first.
-  if (size_class != kUncached) wanted.on = 0;
+  if (size_class != kUncached) wanted.on = TimelineId::kNone;
   auto given = inner()->allocate(wanted);
   if (!given && given.error().code() == Code::kOutOfMemory && give_up(0, nullptr) > 0)
     if (auto again = inner()->allocate(wanted)) given = std::move(again);  // else the first error is the one to tell
@@ -269,7 +269,7 @@ Result<void> CachingPoolImpl::zero(const PoolNode& node, const BlockSpec& spec) 
 
 // Moves half of a thread's blocks of one class to where all threads find them, if there are at least so many.
 void CachingPoolImpl::share_half(CachedGroup& group, std::uint16_t number, std::size_t index,
-                             std::int64_t at_least) noexcept {
+                                 std::int64_t at_least) noexcept {
   std::int64_t count = 0;
   for (const PoolNode* node = group.bins[index].head; node != nullptr; node = node->next) ++count;
   if (count < at_least) return;
@@ -310,7 +310,7 @@ std::size_t CachingPoolImpl::take_from_shared(std::size_t wanted, const Name* ta
 
 // The same for a thread's own blocks. Requires: this thread's cache, or its lock closed.
 std::size_t CachingPoolImpl::take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag,
-                                         PoolNode*& leaving) noexcept {
+                                             PoolNode*& leaving) noexcept {
   std::size_t taken = 0;
   for (std::size_t index = kSizeClasses; index-- > 0 && taken < wanted;)
     cache.for_each_group([&](CachedGroup& group, auto) {

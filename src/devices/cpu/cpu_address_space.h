@@ -1,7 +1,7 @@
 // Host addresses with and without memory: reserved without access, opened by map, emptied by unmap. See AddressSpace.
 #pragma once
 
-#include "memory/address_space.h"
+#include "berth/memory/address_space.h"
 
 namespace berth::cpu {
 

@@ -6,10 +6,11 @@
 #include <thread>
 
 #include "berth/memory/out_of_memory.h"
-#include "alloc/caching_pool/poison.h"
+#include "devices/cpu/cpu_address_space.h"
 #include "devices/cpu/cpu_queue.h"
 #include "devices/cpu/cpu_residency.h"
 #include "devices/host/host_memory.h"
+#include "memory/poison.h"
 
 namespace berth::cpu {
 namespace {
@@ -27,7 +28,7 @@ DeviceLimits host_limits() {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice() : Device(DeviceKind::kCpu, "CPU", host_limits()) {}
+  CpuDevice() : Device("CPU", host_limits()) {}
 
   std::string description() const override {
     return "host memory, " + std::to_string(std::thread::hardware_concurrency()) + " threads";
@@ -38,6 +39,8 @@ class CpuDevice final : public Device {
       return Error(Code::kInvalidArgument, Layer::kDevice, "CPU kernels are host callables: set KernelSource::host");
     return Kernel(std::make_shared<const HostKernelBody>(source.host));
   }
+
+  Result<std::unique_ptr<AddressSpace>> make_address_space() override { return cpu::make_address_space(); }
 
   Result<Block> import_block(const ForeignMemory& memory) override {
     if (memory.address == 0 && memory.bytes > 0)
@@ -63,7 +66,7 @@ class CpuDevice final : public Device {
   }
 
   void free_block(const Block& block, Timepoint) noexcept override {
-    check_canary(block.host + block.bytes, kGuardBytes, Name::from_id(block.label));
+    check_canary(block.host + block.bytes, kGuardBytes, block.label);
     // What is unmapped cannot be read any more; what goes back to malloc can.
     if (rounded_host_bytes(block.bytes + kGuardBytes) < kMappedBytes) overwrite_released(block.host, block.bytes);
     free_host(block.host, block.bytes + kGuardBytes);
@@ -76,7 +79,10 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-Result<DevicePtr> open() {
+Result<DevicePtr> open(const std::string& ordinal) {
+  if (ordinal != "0")
+    return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice,
+                            "CPU:" + ordinal + " does not exist: there is one CPU device, \"CPU\"");
   return share_device(std::make_unique<CpuDevice>());
 }
 

@@ -2,10 +2,13 @@
 // kernels are host callables.
 #pragma once
 
+#include <string>
+
 #include "berth/memory/device.h"
 
 namespace berth::cpu {
 
-Result<DevicePtr> open();
+// The one host device, "CPU" or "CPU:0". kDeviceUnavailable for another ordinal.
+Result<DevicePtr> open(const std::string& ordinal = "0");
 
 }  // namespace berth::cpu

@@ -4,8 +4,8 @@
 #include <exception>
 #include <string>
 
-#include "memory/host_copy.h"
 #include "base/try.h"
+#include "memory/host_copy.h"
 
 namespace berth::cpu {
 

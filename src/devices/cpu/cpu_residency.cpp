@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "memory/host_copy.h"
 #include "base/os/system_pages.h"
 #include "devices/host/host_memory.h"
+#include "memory/host_copy.h"
 
 namespace berth::cpu {
 namespace {

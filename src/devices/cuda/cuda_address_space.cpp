@@ -76,8 +76,7 @@ class CudaAddressSpace final : public AddressSpace {
 
 }  // namespace
 
-Result<std::unique_ptr<AddressSpace>> make_address_space(Device& device) {
-  auto& cuda = static_cast<CudaDevice&>(device);
+Result<std::unique_ptr<AddressSpace>> make_address_space(CudaDevice& cuda) {
   if (!cuda.info().virtual_memory)
     return Error(Code::kUnsupported, Layer::kDevice,
                  "CUDA:{} has no virtual memory management; memory there keeps its pages while it lives",

@@ -19,14 +19,14 @@ constexpr std::size_t kMaxAlignment = std::size_t{8} << 20;
 
 // A block's key: how many units of kDriverAlignment lie before its start, and the line of the queue on whose stream it
 // was allocated, 0 for home.
-constexpr std::uint32_t make_key(std::uint64_t moved, std::uint16_t timeline) noexcept {
+constexpr std::uint32_t make_key(std::uint64_t moved, TimelineId timeline) noexcept {
   return static_cast<std::uint32_t>(moved / kDriverAlignment) | static_cast<std::uint32_t>(timeline) << 16;
 }
 constexpr std::uint64_t moved_by(std::uint32_t key) noexcept {
   return std::uint64_t{key & 0xffff} * kDriverAlignment;
 }
-constexpr std::uint16_t made_on(std::uint32_t key) noexcept {
-  return static_cast<std::uint16_t>(key >> 16);
+constexpr TimelineId made_on(std::uint32_t key) noexcept {
+  return static_cast<TimelineId>(key >> 16);
 }
 
 Error unavailable(std::string text) {
@@ -85,7 +85,7 @@ Result<CudaInfo> read_info(const Driver& driver, int ordinal) {
 }  // namespace
 
 CudaDevice::CudaDevice(const Driver& driver, CudaInfo info, DeviceLimits limits)
-    : Device(DeviceKind::kCuda, fmt::format("CUDA:{}", info.ordinal), limits),
+    : Device(fmt::format("CUDA:{}", info.ordinal), limits),
       driver_(driver),
       info_(std::move(info)),
       events_(*this),
@@ -197,8 +197,8 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
       record(driver_.cuMemFree(raw), "cuMemFree");
     return status;
   };
-  std::uint16_t timeline = 0;
-  const bool named = spec.on != 0 && CudaQueue::with_timeline(spec.on, [&](CudaQueue& queue) {
+  TimelineId timeline = TimelineId::kNone;
+  const bool named = spec.on != TimelineId::kNone && CudaQueue::with_timeline(spec.on, [&](CudaQueue& queue) {
                        if (&queue.cuda() == this) {
                          timeline = spec.on;
                          take(queue.stream());
@@ -248,7 +248,7 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
     if (&queue.cuda() == this) stream = queue.stream();
     record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
   };
-  if (made_on(block.key) == 0 || !CudaQueue::with_timeline(made_on(block.key), choose))
+  if (made_on(block.key) == TimelineId::kNone || !CudaQueue::with_timeline(made_on(block.key), choose))
     record(driver_.cuMemFreeAsync(raw, stream), "cuMemFreeAsync");
 }
 
@@ -345,6 +345,13 @@ Result<std::unique_ptr<Queue>> CudaDevice::create_queue() {
 
 Result<Kernel> CudaDevice::make_kernel(const KernelSource& source) {
   return CudaKernelBody::load(std::static_pointer_cast<CudaDevice>(shared_from_this()), source);
+}
+
+DlpackPlace CudaDevice::dlpack_place(const Block& block) const noexcept {
+  constexpr std::int32_t kDlCuda = 2, kDlCudaManaged = 13;
+  // Only managed memory has a host pointer.
+  return {
+      .device_type = block.host != nullptr ? kDlCudaManaged : kDlCuda, .device_id = ordinal(), .data = block.handle};
 }
 
 Result<Block> CudaDevice::import_block(const ForeignMemory& memory) {

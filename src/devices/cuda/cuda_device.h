@@ -10,10 +10,12 @@
 #include <atomic>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "berth/interop/cuda.h"
 #include "berth/memory/device.h"
+#include "devices/cuda/cuda_address_space.h"
 #include "devices/cuda/cuda_context.h"
 #include "devices/cuda/cuda_residency.h"
 
@@ -32,14 +34,15 @@ class CudaDevice final : public Device {
   Result<Kernel> make_kernel(const KernelSource& source) override;
   Result<Block> import_block(const ForeignMemory& memory) override;
   void forget_import(const Block& block) noexcept override;
-  bool reaches(const Device& other) const noexcept override { return other.kind() == DeviceKind::kCuda; }
+  bool reaches(const Device& other) const noexcept override { return typeid(other) == typeid(CudaDevice); }
+  Result<std::unique_ptr<AddressSpace>> make_address_space() override { return cuda::make_address_space(*this); }
+  DlpackPlace dlpack_place(const Block& block) const noexcept override;
   void* native() noexcept override { return context_; }
   void destroy() noexcept override;
   std::size_t trim(std::size_t keep_bytes) noexcept override;
 
   const Driver& driver() const noexcept { return driver_; }
   Context context() const noexcept { return context_; }
-  Ordinal ordinal() const noexcept { return info_.ordinal; }
   const CudaInfo& info() const noexcept { return info_; }
   EventPool& events() noexcept { return events_; }
   PinnedPool& pinned() noexcept { return pinned_; }

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "memory/host_copy.h"
 #include "base/try.h"
 #include "devices/cuda/cuda_kernel.h"
+#include "memory/host_copy.h"
 
 namespace berth::cuda {
 namespace {
@@ -20,8 +20,8 @@ constexpr std::size_t kStagingAlignment = 64;
 // The driver refuses longer rows; none is documented below this.
 constexpr std::size_t kMaxPitch = 2147483647;
 
-std::unordered_map<std::uint16_t, CudaQueue*>& timelines() {
-  static auto* const map = new std::unordered_map<std::uint16_t, CudaQueue*>;
+std::unordered_map<TimelineId, CudaQueue*>& timelines() {
+  static auto* const map = new std::unordered_map<TimelineId, CudaQueue*>;
   return *map;
 }
 
@@ -32,27 +32,27 @@ Address address_of(const Window& window) noexcept {
 }  // namespace
 
 CudaDevice* cuda_device_of(const Window& window) noexcept {
-  if (window.device == nullptr || window.device->kind() != DeviceKind::kCuda) return nullptr;
+  if (window.device == nullptr || typeid(*window.device) != typeid(CudaDevice)) return nullptr;
   return static_cast<CudaDevice*>(window.device);
 }
 
-std::mutex& CudaQueue::lines_mutex() {
+std::mutex& CudaQueue::timelines_mutex() {
   static auto* const mutex = new std::mutex;
   return *mutex;
 }
 
-CudaQueue* CudaQueue::find(std::uint16_t timeline) {
+CudaQueue* CudaQueue::find(TimelineId timeline) {
   const auto found = timelines().find(timeline);
   return found == timelines().end() ? nullptr : found->second;
 }
 
-void CudaQueue::enter_line() {
-  const std::lock_guard lock(lines_mutex());
+void CudaQueue::enter_timeline() {
+  const std::lock_guard lock(timelines_mutex());
   timelines()[timeline()] = this;
 }
 
-void CudaQueue::leave_line() noexcept {
-  const std::lock_guard lock(lines_mutex());
+void CudaQueue::leave_timeline() noexcept {
+  const std::lock_guard lock(timelines_mutex());
   timelines().erase(timeline());
 }
 
@@ -65,7 +65,7 @@ Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
   std::unique_ptr<CudaQueue> queue(new CudaQueue(device, stream));
   // A new queue on an old line counts on from where that stood.
   queue->reached_.store(queue->next().value() - 1, std::memory_order_relaxed);
-  queue->enter_line();
+  queue->enter_timeline();
   return std::unique_ptr<Queue>(std::move(queue));
 }
 
@@ -75,7 +75,7 @@ CudaQueue::~CudaQueue() {
   // Recorded work runs even if it was never submitted. Until it is over, the line must be found, so that frees come
   // after it.
   cuda_.settle(stream_);
-  leave_line();
+  leave_timeline();
   close();
   forget_arrivals();
   kernels_.clear();
@@ -119,7 +119,7 @@ Result<void> CudaQueue::check_here(const Window& window) const {
 }
 
 void CudaQueue::wait_for_unsubmitted(const CudaDevice& device) noexcept {
-  const std::lock_guard lock(lines_mutex());
+  const std::lock_guard lock(timelines_mutex());
   for (const auto& [timeline, queue] : timelines()) {
     if (&queue->cuda() != &device || !queue->issued_.load(std::memory_order_acquire)) continue;
     const ContextScope scope(device, 2);

@@ -31,8 +31,8 @@ class CudaQueue final : public Queue {
 
   // Calls `use(queue)` with the live CUDA queue of this line; the queue stays while it runs. False if there is none.
   template <class Use>
-  static bool with_timeline(std::uint16_t timeline, const Use& use) {
-    const std::lock_guard lock(lines_mutex());
+  static bool with_timeline(TimelineId timeline, const Use& use) {
+    const std::lock_guard lock(timelines_mutex());
     CudaQueue* queue = find(timeline);
     if (queue == nullptr) return false;
     use(*queue);
@@ -87,10 +87,10 @@ class CudaQueue final : public Queue {
   };
 
   CudaQueue(CudaDevice& device, Stream stream) : Queue(device), cuda_(device), stream_(stream) {}
-  static std::mutex& lines_mutex();
-  static CudaQueue* find(std::uint16_t timeline);
-  void enter_line();
-  void leave_line() noexcept;
+  static std::mutex& timelines_mutex();
+  static CudaQueue* find(TimelineId timeline);
+  void enter_timeline();
+  void leave_timeline() noexcept;
 
   // Before every operation: what comes next may use memory of this device and of `other`.
   Result<void> prepare(const CudaDevice* other = nullptr);

@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "memory/host_copy.h"
 #include "base/try.h"
 #include "devices/cpu/cpu_queue.h"
+#include "memory/host_copy.h"
 
 namespace berth::disk {
 namespace {
@@ -35,7 +35,7 @@ class File {
 class DiskDevice final : public Device {
  public:
   DiskDevice(std::string path, int descriptor, std::size_t bytes)
-      : Device(DeviceKind::kDisk, "DISK:" + path, {.max_block_bytes = 0, .total_bytes = bytes, .unified_memory = true}),
+      : Device("DISK:" + path, {.max_block_bytes = 0, .total_bytes = bytes, .unified_memory = true}),
         path_(std::move(path)),
         file_(descriptor) {}
 

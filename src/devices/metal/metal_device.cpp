@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "berth/memory/out_of_memory.h"
 #include "base/try.h"
+#include "berth/memory/out_of_memory.h"
 #include "devices/metal/metal_kernel.h"
 #include "devices/metal/metal_open.h"
 #include "devices/metal/metal_queue.h"
@@ -57,7 +57,7 @@ Result<DevicePtr> open(const std::string& ordinal) {
 }
 
 MetalDevice::MetalDevice(Owned<MTL::Device> device, std::size_t ordinal, std::string name, DeviceLimits limits)
-    : Device(DeviceKind::kMetal, fmt::format("METAL:{}", ordinal), limits),
+    : Device(fmt::format("METAL:{}", ordinal), limits),
       device_(std::move(device)),
       description_(std::move(name)),
       staging_(*this) {}

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "berth/memory/device.h"
 #include "berth/interop/metal.h"
+#include "berth/memory/device.h"
 #include "devices/metal/metal_context.h"
 #include "devices/metal/metal_residency.h"
 
@@ -38,6 +38,9 @@ class MetalDevice final : public Device {
 
   std::string description() const override;
   Result<Kernel> make_kernel(const KernelSource& source) override;
+  DlpackPlace dlpack_place(const Block& block) const noexcept override {
+    return {.device_type = 8, .device_id = ordinal(), .data = block.handle, .is_object = true};
+  }
   Result<Block> import_block(const ForeignMemory& memory) override;
   void* native() noexcept override { return device_.get(); }
   void destroy() noexcept override;

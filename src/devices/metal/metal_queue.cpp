@@ -4,10 +4,10 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "memory/host_copy.h"
 #include "base/try.h"
 #include "devices/metal/metal_kernel.h"
 #include "devices/metal/metal_shaders.h"
+#include "memory/host_copy.h"
 
 namespace berth::metal {
 namespace {
@@ -432,7 +432,8 @@ Result<void> MetalQueue::do_wait_for(Timepoint moment) {
   std::shared_ptr<Progress> other;
   {
     const std::lock_guard lock(timelines().mutex);
-    if (const auto found = timelines().by_line.find(moment.timeline()); found != timelines().by_line.end()) other = found->second;
+    if (const auto found = timelines().by_line.find(moment.timeline()); found != timelines().by_line.end())
+      other = found->second;
   }
   // Another kind of queue: the host waits. So it does for what has failed or was not submitted, which is an error.
   if (other == nullptr || other->submitted.load(std::memory_order_acquire) < moment.value() || other->broken_by())

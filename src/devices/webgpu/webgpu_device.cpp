@@ -29,7 +29,7 @@ DeviceLimits limits_of(const Context& context) {
 class WebgpuDevice final : public Device {
  public:
   WebgpuDevice(std::string name, std::shared_ptr<Context> context)
-      : Device(DeviceKind::kWebGpu, std::move(name), limits_of(*context)), shared_(std::move(context)) {}
+      : Device(std::move(name), limits_of(*context)), shared_(std::move(context)) {}
 
   std::string description() const override { return context().description(); }
 
@@ -41,6 +41,9 @@ class WebgpuDevice final : public Device {
     return Kernel(std::move(kernel));
   }
 
+  DlpackPlace dlpack_place(const Block& block) const noexcept override {
+    return {.device_type = 15, .device_id = ordinal(), .data = block.handle, .is_object = true};
+  }
   Result<Block> import_block(const ForeignMemory& memory) override {
     if (memory.address == 0)
       return Error(Code::kInvalidArgument, Layer::kDevice, "{} bytes to import from a null WGPUBuffer", memory.bytes);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/try.h"
 #include "berth/memory/device.h"
 #include "memory/host_copy.h"
 #include "memory/timelines.h"
-#include "base/try.h"
 
 namespace berth::webgpu {
 namespace {

@@ -3,10 +3,10 @@
 #include <bit>
 #include <cstring>
 
-#include "memory/host_copy.h"
 #include "base/try.h"
 #include "devices/webgpu/webgpu_queue.h"
 #include "devices/webgpu/webgpu_shaders.h"
+#include "memory/host_copy.h"
 
 namespace berth::webgpu {
 namespace {

@@ -10,8 +10,8 @@
 #include <limits>
 #include <unordered_map>
 
-#include "berth/plan/plan_files.h"
 #include "base/try.h"
+#include "berth/plan/plan_files.h"
 
 namespace berth {
 namespace {

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "berth/plan/plan_files.h"
 #include "base/try.h"
+#include "berth/plan/plan_files.h"
 
 namespace berth {
 namespace {

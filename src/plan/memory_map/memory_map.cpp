@@ -1,3 +1,5 @@
+#include "berth/plan/memory_map.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include <iterator>
 #include <limits>
 
-#include "berth/plan/memory_map.h"
 #include "plan/memory_map/memory_map_page.h"
 
 namespace berth {

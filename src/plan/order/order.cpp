@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <queue>
 
-#include "plan/order/order_window.h"
 #include "base/try.h"
+#include "plan/order/order_window.h"
 
 namespace berth {
 namespace {

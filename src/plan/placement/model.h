@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "berth/plan/plan.h"
 #include "berth/base/result.h"
+#include "berth/plan/plan.h"
 
 namespace berth::planner {
 

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "berth/memory/registry.h"
 #include "conformance/device_conformance.h"
 
 namespace berth::conformance {

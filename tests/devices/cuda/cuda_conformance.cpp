@@ -1,6 +1,7 @@
 // CUDA, on the driver double unless BERTH_TEST_CUDA=real.
-#include "berth/interop/cuda.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/interop/cuda.h"
+#include "berth/memory/registry.h"
 #include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
 #include "devices/cuda/cuda_device.h"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "berth/alloc/growable.h"
 #include "berth/berth.h"
 #include "berth/tensor/evictable.h"
-#include "berth/alloc/growable.h"
 #include "devices/cuda/cuda_driver.h"
 #include "doubles/cuda/cuda_kernels.h"
 #include "support/fault_scenarios.h"

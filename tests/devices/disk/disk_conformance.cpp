@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "berth/memory/registry.h"
 #include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
 

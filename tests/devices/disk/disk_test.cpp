@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "berth/memory/registry.h"
 #include "berth/tensor/buffer.h"
 #include "support/support.h"
 
@@ -21,7 +22,7 @@ TEST(Disk, MapsAFileRegionAtAnyByteOffsetWithoutCopying) {
   const auto bytes = region.as_host_bytes().value();
   EXPECT_EQ(bytes[0], static_cast<std::byte>(4097));
   EXPECT_EQ(bytes.size(), 3u);
-  EXPECT_EQ(region.device().kind(), DeviceKind::kDisk);
+  EXPECT_EQ(region.device().kind(), "DISK");
   EXPECT_EQ(region.device().limits().total_bytes, 10'000u);
 }
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "berth/alloc/caching_pool.h"
+#include "berth/memory/registry.h"
 #include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
 #include "devices/metal/metal_device.h"

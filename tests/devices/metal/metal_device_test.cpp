@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "berth/memory/registry.h"
 #include "devices/metal/metal_support.h"
 #include "support/support.h"
 
@@ -16,7 +17,7 @@ using MetalDevice = MetalTest;
 TEST_F(MetalDevice, TellsWhatItIs) {
   const DevicePtr gpu = device("metal").value();
   EXPECT_EQ(gpu->name(), "METAL:0");
-  EXPECT_EQ(gpu->kind(), DeviceKind::kMetal);
+  EXPECT_EQ(gpu->kind(), "METAL");
   EXPECT_TRUE(gpu->limits().unified_memory);
   EXPECT_EQ(gpu->limits().max_block_bytes, std::size_t{2} << 30);
   EXPECT_EQ(gpu->limits().total_bytes, std::size_t{3} << 30);

@@ -1,8 +1,9 @@
 // Every message that creates something gives nil once, and every command buffer fails once. After each round: no crash,
 // no mistake that the double saw, no made-up data, and nothing left alive.
+#include "berth/memory/registry.h"
 #include "devices/metal/metal_support.h"
-#include "support/support.h"
 #include "support/fault_scenarios.h"
+#include "support/support.h"
 
 namespace berth::metal_test {
 namespace {

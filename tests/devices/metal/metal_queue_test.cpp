@@ -1,6 +1,7 @@
 #include <atomic>
 #include <thread>
 
+#include "berth/memory/registry.h"
 #include "devices/metal/metal_support.h"
 #include "support/support.h"
 

@@ -7,9 +7,9 @@
 
 #include "berth/berth.h"
 #include "devices/metal/metal_device.h"
+#include "devices/metal/metal_kernels.h"
 #include "devices/metal/metal_shaders.h"
 #include "doubles/metal/metal_testing.h"
-#include "devices/metal/metal_kernels.h"
 
 namespace berth::metal_test {
 

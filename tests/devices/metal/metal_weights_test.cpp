@@ -1,3 +1,4 @@
+#include "berth/memory/registry.h"
 #include "devices/metal/metal_support.h"
 #include "support/weight_loads.h"
 

@@ -5,9 +5,9 @@
 #include <array>
 #include <cmath>
 
-#include "berth/run/arena.h"
 #include "berth/berth.h"
 #include "berth/plan/plan.h"
+#include "berth/run/arena.h"
 #include "support/support.h"
 
 namespace berth::test {

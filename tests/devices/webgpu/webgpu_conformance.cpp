@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "berth/alloc/caching_pool.h"
+#include "berth/memory/registry.h"
 #include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
 #include "devices/webgpu/webgpu_device.h"

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstring>
 
-#include "berth/berth.h"
 #include "base/try.h"
+#include "berth/berth.h"
 #include "devices/webgpu/webgpu_device.h"
 #include "doubles/webgpu_shim.h"
 

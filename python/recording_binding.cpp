@@ -42,16 +42,16 @@ nb::dict event_dict(const Recording& recording, const RecordedEvent& event) {
 
 }  // namespace
 
-void bind_trace(nb::module_& module) {
+void bind_recording(nb::module_& module) {
   nb::class_<Recorder, Allocator>(module, "Recorder",
-                               "Records every allocation and free to a file. Made by berth.trace().\n\n"
-                               ">>> import berth, tempfile, os\n"
-                               ">>> path = os.path.join(tempfile.mkdtemp(), 'run.trace')\n"
-                               ">>> recorder = berth.trace(path)\n"
-                               ">>> berth.Buffer(100, 'u8', recorder).release()\n"
-                               ">>> recorder.flush()\n"
-                               ">>> os.path.getsize(path) > 0\n"
-                               "True")
+                                  "Records every allocation and free to a file. Made by berth.record().\n\n"
+                                  ">>> import berth, tempfile, os\n"
+                                  ">>> path = os.path.join(tempfile.mkdtemp(), 'run.trace')\n"
+                                  ">>> recorder = berth.record(path)\n"
+                                  ">>> berth.Buffer(100, 'u8', recorder).release()\n"
+                                  ">>> recorder.flush()\n"
+                                  ">>> os.path.getsize(path) > 0\n"
+                                  "True")
       .def(
           "flush", [](Recorder& self) { released([&] { return self.flush(); }).value(); },
           "Writes what is buffered; OSError if a write failed, now or before.")
@@ -65,7 +65,7 @@ void bind_trace(nb::module_& module) {
                         "A trace that was read: its events in order. Made by berth.read_recording().\n\n"
                         ">>> import berth, tempfile, os\n"
                         ">>> path = os.path.join(tempfile.mkdtemp(), 'run.trace')\n"
-                        ">>> with berth.trace(path) as recorder:\n"
+                        ">>> with berth.record(path) as recorder:\n"
                         "...     berth.Buffer(100, 'u8', recorder).release()\n"
                         ">>> recording = berth.read_recording(path)\n"
                         ">>> [event['kind'] for event in recording], recording.blocks, recording.lifetimes()\n"
@@ -107,10 +107,11 @@ void bind_trace(nb::module_& module) {
       });
 
   module.def(
-      "_trace", [](nb::handle inner, const std::string& path) { return make_recorder(allocator_from(inner), path).value(); },
+      "_record",
+      [](nb::handle inner, const std::string& path) { return make_recorder(allocator_from(inner), path).value(); },
       nb::arg("inner"), nb::arg("path"));
   module.def(
-      "_read_trace", [](const std::string& path) { return released([&] { return read_recording(path); }).value(); },
+      "_read_recording", [](const std::string& path) { return released([&] { return read_recording(path); }).value(); },
       nb::arg("path"));
 }
 

@@ -3,17 +3,17 @@
 
 namespace berth::python {
 
-void bind_buffer_pool(nb::module_& module) {
+void bind_step_buffers(nb::module_& module) {
   nb::class_<StepBuffers>(module, "StepBuffers",
-                         "Buffers for steps that repeat: powers of two, last in first out, all back at once.\n\n"
-                         ">>> import berth\n"
-                         ">>> pool = berth.StepBuffers()\n"
-                         ">>> for _ in range(3):\n"
-                         "...     scratch = pool.allocate((100,), 'f32')\n"
-                         "...     del scratch\n"
-                         "...     pool.reset()\n"
-                         ">>> pool.counters()['fresh'], pool.counters()['reused']\n"
-                         "(1, 2)")
+                          "Buffers for steps that repeat: powers of two, last in first out, all back at once.\n\n"
+                          ">>> import berth\n"
+                          ">>> pool = berth.StepBuffers()\n"
+                          ">>> for _ in range(3):\n"
+                          "...     scratch = pool.allocate((100,), 'f32')\n"
+                          "...     del scratch\n"
+                          "...     pool.reset()\n"
+                          ">>> pool.counters()['fresh'], pool.counters()['reused']\n"
+                          "(1, 2)")
       .def(
           "__init__", [](StepBuffers* self, nb::handle where) { new (self) StepBuffers(allocator_from(where)); },
           nb::arg("device") = "CPU")

@@ -1,0 +1,13 @@
+// The backends that the library brings. Defined in devices/built_in.cpp: this is the only symbol that the memory layer
+// takes from a layer above it.
+#pragma once
+
+#include <vector>
+
+#include "berth/memory/registry.h"
+
+namespace berth {
+
+std::vector<Backend> built_in_backends();
+
+}  // namespace berth
