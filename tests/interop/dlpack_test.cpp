@@ -269,10 +269,13 @@ TEST(DLPack, SharesWebGpuBuffersAsObjectsWithAnOffset) {
 }
 
 TEST(DLPack, NamesMetalMemoryAsAnObjectWithAnOffset) {
-  // Only what an export needs of a device of this kind, so that it can be seen on every system.
+  // A device of this kind with only what an export needs, so that the test runs on every system.
   class AnyMetal final : public Device {
    public:
-    AnyMetal() : Device("METAL", {}) {}
+    AnyMetal() : Device("METAL:1", {}) {}
+    DlpackPlace dlpack_place(const Block& block) const noexcept override {
+      return {.device_type = kMetal, .device_id = ordinal(), .data = block.handle, .is_object = true};
+    }
 
    protected:
     Result<Block> allocate_block(const BlockSpec& spec) override {
@@ -286,6 +289,7 @@ TEST(DLPack, NamesMetalMemoryAsAnObjectWithAnOffset) {
   EXPECT_EQ(device_of(part).type, kMetal);
   ManagedTensorVersioned* const tensor = export_buffer(part).value();
   EXPECT_EQ(tensor->tensor.device.type, 8);
+  EXPECT_EQ(tensor->tensor.device.id, 1);
   EXPECT_EQ(reinterpret_cast<std::uint64_t>(tensor->tensor.data), 0x1000u);
   EXPECT_EQ(tensor->tensor.byte_offset, 256u);
   part = Buffer();
