@@ -19,7 +19,7 @@ int main() {
   const auto file = berth::open_weights(path).value();
   for (const berth::TensorInfo& tensor : file.tensors())
     std::printf("%.*s %s %llu bytes\n", static_cast<int>(tensor.name.size()), tensor.name.data(),
-                std::string(berth::name(tensor.dtype)).c_str(), static_cast<unsigned long long>(tensor.bytes));
+                std::string(berth::to_string(tensor.dtype)).c_str(), static_cast<unsigned long long>(tensor.bytes));
 
   const auto mapped = file.tensor("embeddings.weight").value();  // nothing is read until it is touched
   const auto loaded = file.load("embeddings.weight", cpu).value();

@@ -43,7 +43,7 @@ nb::list lifetimes_of(const Schedule& schedule) {
     row["last"] = life.last;
     row["alignment"] = life.alignment;
     row["pinned"] = life.pinned;
-    row["worker"] = life.worker;
+    row["lane"] = life.lane;
     row["label"] = life.label;
     if (life.alias) row["alias"] = nb::make_tuple(life.alias->node, life.alias->offset);
     if (life.reuse_in_place) row["reuse_in_place"] = *life.reuse_in_place;
