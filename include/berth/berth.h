@@ -1,4 +1,5 @@
-// Everything, in reading order: each group may use the groups before it and none after.
+// All public headers. Each folder is a layer that may use only the layers before it: base, memory, alloc, tensor, plan,
+// run, weights, interop.
 #pragma once
 
 #include "berth/alloc/caching_pool.h"

@@ -1,5 +1,6 @@
-// Short texts as numbers. Labels and tags travel with every block, so they are interned once and then cost
-// two bytes to copy and one comparison to test. Names live as long as the process; any thread may make them.
+// Interned strings. A Name is a two-byte id for a short text such as a label or a tag. Every block carries one, so
+// copying and comparing names is a single integer operation. Names are never freed. Any thread may create and read
+// them.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,12 @@ namespace berth {
 class Name {
  public:
   constexpr Name() = default;  // no name
-  // Interns `text`: one hash look-up under a lock, so keep the Name where a hot path needs it. After 65,534
-  // different texts every new one becomes the name "(other)".
+  // Interns `text` with one hash lookup under a lock; on a hot path, create the Name once and keep it. After 65,534
+  // distinct texts, every new text becomes the name "(other)".
   Name(std::string_view text);
   Name(const char* text) : Name(std::string_view(text)) {}
 
-  // The name with this id, as kept by Block. Requires: an id that came from id().
+  // The name with this id. Requires: `id` was returned by id().
   static constexpr Name from_id(std::uint16_t id) noexcept {
     Name name;
     name.id_ = id;

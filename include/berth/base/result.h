@@ -1,8 +1,8 @@
-// Failure as a value. Every call that can fail returns a Result<T>: either a T or an Error. An Error is
-// small and cheap: a code, the layer that refused, a static text and up to four numbers. Its sentence is
-// built only when somebody asks for it, so a refusal on a hot path allocates nothing and builds no string.
-// Cold paths (files, drivers, out of memory) attach a Detail. Errors and results are plain values: any
-// thread may copy and read them.
+// Errors as values. Every function that can fail returns a Result<T>, which holds either a T or an Error. An Error is
+// small and cheap to create: a code, the layer that reported it, a static format string and up to four numbers. Its
+// message is built only when message() is called, so a failure on a hot path allocates nothing and builds no string.
+// Cold paths (files, drivers, out of memory) attach an ErrorDetail. Errors and results are plain values: any thread may
+// copy and read them.
 #pragma once
 
 #include <array>
@@ -29,14 +29,14 @@ enum class Code : std::uint8_t {
   kInvalidArgument,    // a value outside its documented range
   kInvalidUsage,       // a buffer used in a way its usage bits do not allow
   kNotFound,           // a name, node or file that is not there
-  kNotOwned,           // returned to a pool that does not own it, or returned twice
+  kNotOwned,           // released to a pool that does not own it, or released twice
   kAlreadyExists,      // a name or registration that is taken
-  kInvalidData,        // a file or message that breaks its format
+  kInvalidData,        // a file or message that violates its format
   kIo,                 // the operating system failed a read, write or map
   kUnsupported,        // this device or build cannot do it
   kDeviceUnavailable,  // no such device here; the text says what would make it available
-  kDeviceLost,         // the driver gave the device up
-  kDriver,             // any other failure reported by a driver, in its own words
+  kDeviceLost,         // the driver no longer serves the device
+  kDriver,             // any other failure reported by a driver, with the driver's text
   kInfeasible,         // proven impossible
   kCancelled,          // the caller asked to stop
   kCycle,              // a dependency that leads back to itself
@@ -61,7 +61,7 @@ enum class Layer : std::uint8_t {
 
 struct OutOfMemory;  // out_of_memory.h: what was asked, why it failed, who holds the memory, what would help
 
-// What does not fit into a few numbers: text known only at run time, or a report.
+// Data of an error that does not fit in four numbers: text known only at run time, or an out-of-memory report.
 struct ErrorDetail {
   std::string text{};
   std::shared_ptr<const OutOfMemory> out_of_memory{};
@@ -69,8 +69,7 @@ struct ErrorDetail {
 
 class Error {
  public:
-  // `format` must be a string literal. Each "{}" prints the next number, each "{b}" prints it as a byte
-  // size such as "64.0 MiB".
+  // `format` must be a string literal. "{}" prints the next number; "{b}" prints it as a byte size such as "64.0 MiB".
   template <class... Numbers>
   constexpr Error(Code code, Layer layer, const char* format, Numbers... numbers) noexcept
       : format_(format), numbers_{static_cast<std::int64_t>(numbers)...}, code_(code), layer_(layer) {
@@ -80,7 +79,7 @@ class Error {
     static_cast<void>(at);  // unused without numbers
   }
 
-  // For cold paths: the sentence is made now.
+  // For cold paths: the message is built by the caller.
   static Error with_text(Code code, Layer layer, std::string text);
   static Error with_detail(Code code, Layer layer, ErrorDetail detail);
 
@@ -88,10 +87,10 @@ class Error {
   Layer layer() const noexcept { return layer_; }
   const std::array<std::int64_t, 4>& numbers() const noexcept { return numbers_; }
 
-  // The whole sentence: what was asked, what there was, what to do.
+  // The complete message: what was requested, what was available, and what to do.
   std::string message() const;
 
-  // The report behind a kOutOfMemory error, or null when the refusing layer had none.
+  // The report attached to a kOutOfMemory error, or null if the layer that failed attached none.
   const OutOfMemory* out_of_memory() const noexcept { return detail_ ? detail_->out_of_memory.get() : nullptr; }
 
  private:
@@ -103,7 +102,7 @@ class Error {
   std::uint8_t unsigned_ = 0;  // bit i: number i prints as unsigned
 };
 
-// What value() throws, for callers who prefer exceptions.
+// Thrown by Result::value() for callers that prefer exceptions.
 class BadResult : public std::runtime_error {
  public:
   explicit BadResult(Error error) : std::runtime_error(error.message()), error_(std::move(error)) {}
@@ -113,9 +112,8 @@ class BadResult : public std::runtime_error {
   Error error_;
 };
 
-// tl::expected with three differences: it is nodiscard, value() throws BadResult with our sentence (also
-// for void), and value() or * of a temporary return by value, so that `for (x : f().value())` cannot
-// dangle.
+// tl::expected with three differences: the type is [[nodiscard]]; value() throws BadResult with our message, also for
+// void; value() and operator* of a temporary return by value, so `for (x : f().value())` does not dangle.
 template <class T>
 class [[nodiscard]] Result : public tl::expected<T, Error> {
   using Base = tl::expected<T, Error>;
@@ -161,7 +159,7 @@ class [[nodiscard]] Result<void> : public tl::expected<void, Error> {
   }
 };
 
-// "64.0 MiB", "512 B". Exact below 1 KiB, one decimal above.
+// Formats a byte count: "512 B" (exact) below 1 KiB, "64.0 MiB" (one decimal) above.
 std::string format_bytes(std::uint64_t bytes);
 
 }  // namespace berth

@@ -1,11 +1,12 @@
-// What one layer of an allocator stack counts: live bytes, their peak, who holds them, and the limit they must stay
-// within. Device, Limit, Statistics and DryRun each own one. Counting an allocation takes a few relaxed atomic
-// operations. Any thread may call; each counter is exact, and a snapshot is consistent when no other thread is calling.
+// The counters of one layer of an allocator stack: live bytes, their peak, live bytes by label, and the limit on live
+// bytes. Device, Limit, Statistics and DryRun each own one. Counting an allocation takes a few relaxed atomic
+// operations. Any thread may call. Each counter is exact; a snapshot is consistent only if no other thread calls at the
+// same time.
 //
-//   reserve(bytes) -> true    the bytes count as live and nobody else can take them
-//   add(label, bytes)         the block exists: counted by label and in the peak
-//   cancel(bytes)             there is no block after all
-//   remove(label, bytes)      the block is gone
+//   reserve(bytes) -> true    the bytes count as live; no other request can take them
+//   add(label, bytes)         the block exists: it counts in its label and in the peak
+//   cancel(bytes)             the allocation failed after reserve()
+//   remove(label, bytes)      the block was freed
 #pragma once
 
 #include <atomic>
@@ -32,12 +33,12 @@ class Accounting {
   explicit Accounting(std::size_t limit = kNoLimit) noexcept : limit_(limit) {}
 
   std::size_t limit() const noexcept { return limit_.load(std::memory_order_relaxed); }
-  // Applies to later reservations. Bytes that are already live stay live.
+  // Applies to later reservations. Live bytes are not affected.
   void set_limit(std::size_t bytes) noexcept { limit_.store(bytes, std::memory_order_relaxed); }
 
-  // Counts `bytes` as live if that keeps within the limit.
+  // Counts `bytes` as live and returns true, or returns false if that would exceed the limit.
   bool reserve(std::size_t bytes) noexcept;
-  // Counts `bytes` as live whatever the limit says: for memory that a driver gave beyond the request.
+  // Counts `bytes` as live regardless of the limit, for memory that a driver returned beyond the request.
   void add_reserved(std::size_t bytes) noexcept { live_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   void cancel(std::size_t bytes) noexcept { live_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
@@ -48,8 +49,8 @@ class Accounting {
   std::size_t live_bytes() const noexcept { return live_bytes_.load(std::memory_order_relaxed); }
   LiveCounters counters() const noexcept;
 
-  // Fills in what the layers above have not already reported: they know what is live better, because this layer also
-  // counts what they cache.
+  // Fills in the fields of `report` that no layer above has filled in. The layers above take precedence because this
+  // layer also counts the blocks that they cache.
   void explain(OutOfMemory& report) const;
   std::vector<OutOfMemory::Holder> holders() const { return labels_.holders(); }
 

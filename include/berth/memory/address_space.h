@@ -1,10 +1,11 @@
-// Addresses apart from memory. A range of addresses is reserved once; parts of it are given physical memory and lose it
-// again while the addresses stay. Growable and evictable memory are built on this. Made by Device::make_address_space
-// and must not outlive the device. Any thread may call, but two threads must not change the same range at once.
+// Virtual-memory mapping: reserves a range of addresses once, then maps physical memory to parts of it and unmaps it
+// while the addresses stay reserved. Growable and evictable memory are built on this. Device::make_address_space
+// creates one; it must not outlive the device. Any thread may call, but two threads must not change the same range at
+// the same time.
 //
 //   reserve   |.................................|      addresses only
 //   map       |#########|.......|###############|      memory
-//   unmap     |.........|.......|###############|      the same addresses, memory given back
+//   unmap     |.........|.......|###############|      same addresses, memory released
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,9 @@ class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
 
-  // All addresses and sizes are multiples of this.
+  // All addresses and sizes must be multiples of this.
   virtual std::size_t granularity() const noexcept = 0;
-  // Whether the host may read and write mapped memory at its address.
+  // True if the host can read and write mapped memory at its address.
   virtual bool is_host() const noexcept = 0;
 
   // kOutOfMemory if the address range cannot be reserved.
@@ -31,7 +32,7 @@ class AddressSpace {
 
   // Maps fresh memory with undefined contents. kOutOfMemory; a failed call changes nothing.
   virtual Result<void> map(std::uint64_t address, std::size_t bytes) = 0;
-  // Waits for work that may use the range, then releases its memory. Requires: exactly the range of one map().
+  // Waits for work that may use the range, then releases its memory. Requires: exactly the range of one map() call.
   virtual Result<void> unmap(std::uint64_t address, std::size_t bytes) = 0;
 };
 

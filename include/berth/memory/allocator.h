@@ -1,6 +1,6 @@
-// Where blocks come from. An allocator is a policy around another allocator: a pool, a limit, a tracer or a
-// fault injector; at the bottom of every stack stands a Device. Allocators stack in any order, are shared by
-// std::shared_ptr, live at least as long as the blocks they gave out, and may be called from any thread.
+// The allocator interface. An allocator is usually a policy around another allocator: a pool, a limit, a recorder or a
+// fault injector. At the bottom of every stack is a Device. Allocators stack in any order, are shared by
+// std::shared_ptr, must outlive the blocks they returned, and may be called from any thread.
 #pragma once
 
 #include <cstddef>
@@ -22,29 +22,29 @@ class Allocator {
   Allocator& operator=(const Allocator&) = delete;
   virtual ~Allocator() = default;
 
-  // A block of at least spec.bytes at spec.alignment or better. Zero bytes is legal and calls no driver.
-  // OutOfMemory with an explanation, InvalidArgument for an alignment that is not a power of two, or what
-  // the layers below report. A failed call changes nothing.
+  // Returns a block of at least spec.bytes, aligned to at least spec.alignment. A request for zero bytes succeeds and
+  // calls no driver. kOutOfMemory with an explanation; kInvalidArgument for an alignment that is not a power of two;
+  // other errors of the layers below. A failed call changes nothing.
   virtual Result<Block> allocate(const BlockSpec& spec) = 0;
 
-  // Takes back a block that came from this allocator, unchanged. Memory is reused or freed only after
-  // `last_use` is reached. Requires: not returned before.
+  // Releases a block that this allocator returned. The block must be passed back unchanged. Its memory is reused or
+  // freed only after `last_use` is reached. Requires: the block was not released before.
   virtual void release(const Block& block, Timepoint last_use = {}) noexcept = 0;
 
   // The device at the bottom of the stack.
   virtual Device& device() noexcept = 0;
 
-  // What this layer does, in one word: "pool", "limit", "CPU".
+  // A short name of this layer: "caching pool", "limit", "CPU".
   virtual std::string_view name() const noexcept = 0;
 
-  // Gives cached memory back to the layer below until at most `keep_bytes` stay cached. Returns the bytes
-  // given back.
+  // Returns cached memory to the layer below until at most `keep_bytes` remain cached. Returns the number of bytes
+  // returned.
   virtual std::size_t trim(std::size_t keep_bytes = 0) noexcept {
     static_cast<void>(keep_bytes);
     return 0;
   }
 
-  // Adds what this layer and those below know (live, cached, peak, budgets, holders) to an explanation.
+  // Adds what this layer and the layers below know (live, cached and peak bytes, budgets, holders) to `report`.
   virtual void explain(OutOfMemory& report) const { static_cast<void>(report); }
 };
 

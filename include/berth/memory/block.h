@@ -31,9 +31,9 @@ constexpr bool allows(Usage have, Usage want) noexcept {
 }
 
 enum class HostAccess : std::uint8_t {
-  kPreferred,  // a host pointer if the device gives one at no cost
-  kRequired,   // a host pointer, or Unsupported
-  kNone,       // device only, wherever the device does best
+  kPreferred,  // a host pointer if the device has one at no cost
+  kRequired,   // a host pointer, or kUnsupported
+  kNone,       // device only: the device chooses its fastest memory
 };
 
 struct BlockSpec {
@@ -41,10 +41,10 @@ struct BlockSpec {
   std::size_t alignment = 64;  // a power of two
   Usage usage = Usage::kDefault;
   HostAccess host = HostAccess::kPreferred;
-  Name tag{};  // counted, trimmed and freed together
+  Name tag{};  // blocks of one tag are counted, trimmed and freed together
   bool zero = false;
-  // The timeline of the queue that will use the block first, if known. A returned block is idle unless a timeline is
-  // named; then earlier work of that timeline may still be using it, which is safe because a timeline is in order.
+  // The timeline of the queue that will use the block first, if known. Without one, the returned block is idle. With
+  // one, earlier work of that timeline may still use the block; this is safe because a timeline executes in order.
   TimelineId on = TimelineId::kNone;
   Name label{};  // shown in reports
 };
@@ -52,23 +52,23 @@ struct BlockSpec {
 enum class BlockFlags : std::uint8_t {
   kNone = 0,
   kHostPointer = 1,   // `host` may be dereferenced
-  kHostTransfer = 2,  // and memcpy through it is a legal transfer whenever no submitted work uses the block
+  kHostTransfer = 2,  // memcpy through `host` is a valid transfer if no submitted work uses the block
   kReadOnly = 4,
-  kForeign = 8,  // imported: somebody else's memory
-  // 128 is no flag of a block: the pool marks with it what is not live.
+  kForeign = 8,  // imported: allocated by another library
+  // The bit 128 is not a block flag: the pool uses it to mark blocks that are not live.
 };
 constexpr BlockFlags operator|(BlockFlags a, BlockFlags b) noexcept {
   return static_cast<BlockFlags>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
 }
 
 struct Block {
-  std::uint64_t handle = 0;   // the device's own: an address, an object pointer, ...
+  std::uint64_t handle = 0;   // device-specific: an address, an object pointer, ...
   std::byte* host = nullptr;  // the first byte on the host, or null
-  std::size_t bytes = 0;      // what may be used, at least what was asked for
+  std::size_t bytes = 0;      // usable bytes, at least the requested size
   Name label{};               // shown in reports
   BlockFlags flags = BlockFlags::kNone;
   Usage usage = Usage::kDefault;
-  std::uint32_t key = 0;  // the allocator's own
+  std::uint32_t key = 0;  // for use by the allocator
 
   constexpr bool has(BlockFlags flag) const noexcept {
     return (static_cast<std::uint8_t>(flags) & static_cast<std::uint8_t>(flag)) != 0;
@@ -76,8 +76,8 @@ struct Block {
 };
 static_assert(sizeof(Block) == 32);
 
-// Whoever owns a block while queues use it. A queue stamps the owner with the moment of the last use; when
-// another queue's unreached stamp is there already, it keeps a reference instead.
+// The owner of a block while queues use it. A queue stores the timepoint of the last use in the owner. If an unreached
+// timepoint of another queue is already stored, the queue keeps a reference to the owner instead.
 class BlockOwner {
  public:
   virtual void retain() noexcept = 0;
@@ -88,7 +88,7 @@ class BlockOwner {
   ~BlockOwner() = default;
 };
 
-// A byte range of a block, as queues take it.
+// A byte range of a block: the argument type of queue operations.
 struct Window {
   Block block{};
   std::size_t offset = 0;

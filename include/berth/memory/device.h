@@ -26,14 +26,14 @@
 
 namespace berth {
 
-// What a caller needs to know before it asks. Zero means no limit is known.
+// Limits of a device. Zero means that no limit is known.
 struct DeviceLimits {
   std::size_t max_block_bytes = 0;     // largest single allocation
   std::size_t max_binding_bytes = 0;   // largest window a kernel can bind
-  std::size_t binding_alignment = 1;   // where a bound window may start
-  std::size_t transfer_alignment = 1;  // what the driver wants; Berth takes any offset and length
+  std::size_t binding_alignment = 1;   // of the start of a bound window
+  std::size_t transfer_alignment = 1;  // required by the driver; Berth accepts any offset and length
   std::size_t total_bytes = 0;         // memory of the device
-  bool unified_memory = false;         // the host reaches the same bytes
+  bool unified_memory = false;         // host and device access the same bytes
   bool f16_kernels = false;
 };
 
@@ -48,10 +48,10 @@ struct ForeignMemory {
   std::uint64_t address = 0;
   std::size_t bytes = 0;
   bool read_only = false;
-  std::function<void()> release{};  // called once when the last handle goes; may be empty
+  std::function<void()> release{};  // called once, when the last handle is destroyed; may be empty
 };
 
-// Where a block is, in the terms of DLPack, which other frameworks understand.
+// The location of a block in DLPack's terms, for other frameworks.
 struct DlpackPlace {
   std::int32_t device_type = 1;  // kDLCPU
   std::int32_t device_id = 0;
@@ -60,7 +60,7 @@ struct DlpackPlace {
 };
 
 // A reservation of device memory that does not come from Device::allocate, such as the pages behind reserved addresses.
-// It counts against the budget at once; what keep() does not make permanent is given back by the destructor. A Charge
+// It counts against the budget at once; the destructor cancels the part that keep() has not made permanent. A Charge
 // belongs to one thread and must not outlive its device.
 class Charge {
  public:
@@ -74,7 +74,7 @@ class Charge {
     if (accounting_ != nullptr) accounting_->cancel(pieces_ * piece_bytes_);
   }
 
-  // Counts `pieces` of the reservation as live blocks, each until Device::discharge. Called once.
+  // Counts `pieces` of the reservation as live blocks, each until Device::discharge. Call it at most once.
   void keep(std::size_t pieces = 1) noexcept {
     for (std::size_t i = 0; i < pieces; ++i) accounting_->add(label_, piece_bytes_);
     pieces_ -= pieces;
@@ -103,7 +103,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   std::string_view kind() const noexcept { return std::string_view(name_).substr(0, name_.find(':')); }
   // The number after the colon; 0 if there is none.
   int ordinal() const noexcept;
-  // What the driver calls it: "NVIDIA H100", "llvmpipe (LLVM 15)".
+  // The driver's name for it: "NVIDIA H100", "llvmpipe (LLVM 15)".
   virtual std::string description() const { return std::string(name()); }
   const DeviceLimits& limits() const noexcept { return limits_; }
   DeviceCounters counters() const noexcept;
@@ -116,7 +116,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   using PressureCallback = std::function<bool(const BlockSpec&)>;
   void on_pressure(PressureCallback callback);
 
-  // Allocator. Zero-byte requests, budgets, counters, pressure, deferred frees and residency are handled
+  // Allocator. Zero-byte requests, budgets, counters, pressure callbacks, deferred frees and residency are handled
   // here, once for all devices.
   Result<Block> allocate(const BlockSpec& spec) final;
   void release(const Block& block, Timepoint last_use = {}) noexcept final;
@@ -126,12 +126,12 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // For allocators that obtain memory from the driver themselves: reserves `pieces` times `piece_bytes` for the request
   // `spec` within the budget. kOutOfMemory with an explanation.
   Result<Charge> charge(const BlockSpec& spec, std::size_t piece_bytes, std::size_t pieces = 1);
-  // One kept piece is gone.
+  // Ends the accounting of one kept piece.
   void discharge(Name label, std::size_t piece_bytes) noexcept { accounting_.remove(label, piece_bytes); }
 
-  // Calls `take()`, and calls it again while it fails for lack of memory and something can be freed: first what waited
-  // for its last use, then what the pressure callback releases. Requires: the caller holds no lock that the callback
-  // may acquire.
+  // Calls `take()`, and retries it while it fails for lack of memory and something can be freed: first blocks that
+  // waited for their last use, then what the pressure callback releases. Requires: the caller holds no lock that the
+  // callback may acquire.
   template <class Take>
   auto take_under_pressure(const BlockSpec& spec, const Take& take) -> decltype(take()) {
     auto taken = take();
@@ -141,28 +141,28 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
     return taken;
   }
 
-  // A new queue, which keeps the device alive.
+  // Creates a queue. The queue keeps the device alive.
   Result<QueuePtr> make_queue();
 
-  // The queue behind copyin, copyout and copy_from. Made at the first call.
+  // The queue used by copyin, copyout and copy_from. Created by the first call.
   Result<Queue*> default_queue();
 
-  // Waits for everything submitted to any queue of this device, and frees what waited for it.
+  // Waits for everything submitted to any queue of this device, then frees the blocks that waited for it.
   Result<void> synchronize();
 
-  // Unsupported on devices without kernels.
+  // Creates a kernel. kUnsupported if the device has no kernels.
   virtual Result<Kernel> make_kernel(const KernelSource& source);
 
-  // Wraps foreign memory in a block, and undoes that when the last handle is gone. The driver frees nothing.
-  // Buffer::import calls both, and count_foreign with +1 and -1.
+  // import_block wraps foreign memory in a block; forget_import undoes that when the last handle is destroyed. Neither
+  // frees the memory. Buffer::import calls both, and count_foreign with +1 and -1.
   virtual Result<Block> import_block(const ForeignMemory& memory);
   virtual void forget_import(const Block& block) noexcept { static_cast<void>(block); }
   void count_foreign(std::size_t bytes, int sign) noexcept;
 
-  // Whether a queue of this device can copy from or to a block of `other` without the host.
+  // True if a queue of this device can copy from or to a block of `other` without going through the host.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }
 
-  // Whether host reads through block.host would be safe now: a mapped file that shrank is an Io error.
+  // Checks that the host can read through block.host now. kIo if a mapped file was truncated.
   virtual Result<void> check_host_access(const Block& block, std::size_t offset, std::size_t bytes) const;
 
   // The set of blocks that every submit makes resident; null if the device has none.
@@ -175,7 +175,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // Reserved addresses whose memory can come and go. kUnsupported on devices without virtual-memory mapping.
   virtual Result<std::unique_ptr<AddressSpace>> make_address_space();
 
-  // Where other frameworks look for the block. The default is host memory.
+  // The location that other frameworks use for the block. The default is host memory.
   virtual DlpackPlace dlpack_place(const Block& block) const noexcept {
     return {.data = reinterpret_cast<std::uint64_t>(block.host)};
   }
@@ -183,28 +183,29 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   // The driver's own object (CUcontext, MTL::Device*, WGPUDevice), or null.
   virtual void* native() noexcept { return nullptr; }
 
-  // Called once before destruction, while the whole object still stands: waits for work and frees what is
-  // pending. A subclass that overrides it calls it first.
+  // Called once before destruction, while the object is still complete: waits for work and frees pending blocks. An
+  // override must call the base function first.
   virtual void destroy() noexcept;
 
  protected:
   // `name` is the normalised name: the kind, and after a colon the ordinal or path.
   Device(std::string name, DeviceLimits limits);
 
-  // Requires of the implementation: spec.bytes > 0; alignment is a power of two; a failure for want of memory
-  // is Code::kOutOfMemory (built with out_of_memory() or plain).
+  // Allocates memory. Called with spec.bytes > 0 and an alignment that is a power of two. An implementation reports
+  // lack of memory as kOutOfMemory (built with out_of_memory() or plain).
   virtual Result<Block> allocate_block(const BlockSpec& spec) = 0;
 
-  // Frees a block. `last_use` is reached, unless frees_in_order() says that the driver orders it itself.
+  // Frees a block. `last_use` is reached, unless frees_in_order() returns true: then the driver orders the free after
+  // it.
   virtual void free_block(const Block& block, Timepoint last_use) noexcept = 0;
   virtual bool frees_in_order() const noexcept { return false; }
 
   virtual Result<std::unique_ptr<Queue>> create_queue() = 0;
 
-  // The residency set of this kind of device; null where there is none.
+  // The residency set of this kind of device, or null.
   virtual std::unique_ptr<Residency> make_residency() { return nullptr; }
 
-  // Every live queue registers itself, so that synchronize() can wait for all.
+  // Each queue registers itself while it lives, so that synchronize() can wait for all queues.
   friend class Queue;
 
  private:
@@ -217,7 +218,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   Result<Block> try_allocate(const BlockSpec& spec);
   void free_now(const Block& block, Timepoint last_use) noexcept;
   void free_reached(bool all) noexcept;
-  bool free_pending() noexcept;  // whether anything was
+  bool free_pending() noexcept;  // true if it freed something
   bool relieve(const BlockSpec& spec);
 
   const std::string name_;
@@ -229,7 +230,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   std::mutex mutex_;  // guards what follows; never held while a driver or callback runs
   std::shared_ptr<const PressureCallback> pressure_;
   std::deque<Pending> pending_;  // in order of release
-  std::mutex queues_mutex_;      // held by synchronize() so that no queue goes away under it
+  std::mutex queues_mutex_;      // held by synchronize() so that no queue is destroyed meanwhile
   std::vector<Queue*> queues_;
   std::mutex default_queue_mutex_;
   std::atomic<Queue*> default_queue_{nullptr};
@@ -238,7 +239,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
 
 using DevicePtr = std::shared_ptr<Device>;
 
-// Gives a new device to shared ownership such that destroy() runs before its destructor.
+// Moves a new device into shared ownership such that destroy() runs before its destructor.
 DevicePtr share_device(std::unique_ptr<Device> device);
 
 }  // namespace berth

@@ -1,6 +1,6 @@
-// Kernels are native objects that Berth only carries to a queue: a host callable, a CUfunction, a Metal
-// pipeline state, a WGSL pipeline. Berth has no kernel language of its own. Arguments are windows in order,
-// then one block of constants. A Kernel is a shared handle; any thread may copy and launch it.
+// Kernels. A kernel is a native object that Berth passes to a queue: a host callable, a CUfunction, a Metal pipeline
+// state or a WGSL pipeline. Berth has no kernel language. Arguments are windows, in order, followed by one block of
+// constants. A Kernel is a shared handle; any thread may copy and launch it.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace berth {
 
-// Work groups along x, y, z, and threads in each group where the device lets the caller choose.
+// Work groups along x, y and z, and threads per group on devices that let the caller choose.
 struct Grid {
   std::array<std::uint32_t, 3> groups{1, 1, 1};
   std::array<std::uint32_t, 3> threads{1, 1, 1};
@@ -29,7 +29,7 @@ struct KernelArgument {
   Access access = Access::kReadWrite;
 };
 
-// What a host kernel sees.
+// The arguments of a host kernel.
 struct HostCall {
   std::span<const std::span<std::byte>> windows{};
   Grid grid{};
@@ -37,8 +37,8 @@ struct HostCall {
 };
 using HostKernel = std::function<void(const HostCall&)>;
 
-// How to make a kernel. Each device reads the field that is its own: CPU `host`, the others `code` (WGSL
-// text; PTX or cubin; Metal source or metallib) and `entry`.
+// The source of a kernel. CPU uses `host`. The other devices use `code` (WGSL text; PTX or cubin; Metal source or
+// metallib) and `entry`.
 struct KernelSource {
   HostKernel host{};
   std::span<const std::byte> code{};

@@ -22,7 +22,8 @@ class LabelCounters {
   void add(Name label, std::size_t bytes) noexcept;
   void remove(Name label, std::size_t bytes) noexcept;
 
-  // Largest first. Labels that differ only in their last number are one holder: "kv-cache 0..11".
+  // Live bytes and counts by label, largest first. Labels that differ only in their last number are merged: "kv-cache
+  // 0..11".
   std::vector<OutOfMemory::Holder> holders() const;
 
  private:

@@ -20,9 +20,9 @@ struct Backend {
   enum class Argument : std::uint8_t { kOrdinal, kPath } argument = Argument::kOrdinal;
   // Opens the device for a decimal ordinal or a path. kDeviceUnavailable with what would make it available.
   std::function<Result<DevicePtr>(const std::string& argument)> open{};
-  // The DLPack device types whose tensors this backend can import: see Device::dlpack_place.
+  // The DLPack device types whose tensors this backend can import. See Device::dlpack_place.
   std::vector<std::int32_t> dlpack_types{};
-  // One line for a list of devices, where none can be opened without an argument.
+  // One line for the list of devices, for backends that cannot open a device without an argument.
   std::string about{};
 };
 
@@ -31,11 +31,11 @@ struct Backend {
 Result<void> register_backend(Backend backend);
 
 // The device with this name: "CPU", "cpu:0", "DISK:/path/to/file", "CUDA:1", "METAL", "WEBGPU", or one of a registered
-// backend. A path keeps its case. The same name gives the same device for as long as it is open.
-// kInvalidArgument for a name that no backend has; kDeviceUnavailable with what would make it available.
+// backend. Paths are case-sensitive. While a device is open, the same name returns the same device. kInvalidArgument
+// for a name that no backend has; kDeviceUnavailable with what would make it available.
 Result<DevicePtr> device(std::string_view name);
 
-// The device that imports DLPack tensors of this place. kDeviceUnavailable if no backend does.
+// The device that imports DLPack tensors with this location. kDeviceUnavailable if no backend does.
 Result<DevicePtr> device_for_dlpack(std::int32_t device_type, std::int32_t device_id);
 
 // One row of `berth devices`.
@@ -46,7 +46,7 @@ struct DeviceStatus {
   DeviceLimits limits{};
 };
 
-// Every kind of device that is registered, available or not. Opens drivers that are present.
+// Every registered kind of device, available or not. Opens the drivers that are present.
 std::vector<DeviceStatus> list_devices();
 
 }  // namespace berth

@@ -1,13 +1,14 @@
-// Which memory must be in place when work runs. A device's allocations are added and their last drop removes them; both
-// only mark the set. Queue::submit commits it once, before the work goes out, and only if something is pending. Copies
-// and views of a buffer never add it again. One set a device, living as long as it. Any thread may call.
+// The set of blocks that must be resident when work runs. Allocating a block adds it and freeing it removes it; both
+// only mark the set. Queue::submit commits the set once, before the work starts, and only if something is pending.
+// Copies and views of a buffer do not add it again. Each device owns one set, which lives as long as the device. Any
+// thread may call.
 //
-//   allocate x 100, drop x 100 ... submit      100 + 100 marks, 1 commit
+//   allocate x 100, free x 100 ... submit      100 + 100 marks, 1 commit
 //   submit                                     nothing pending: 0 commits
 //
-// What "in place" means is the device's: METAL keeps a residency set of its own, CPU faults memory in and locks it,
-// CUDA advises and prefetches managed memory, WEBGPU only counts. BERTH_RESIDENCY=0 in the environment turns it off
-// everywhere.
+// The device defines what "resident" means: METAL maintains a Metal residency set; CPU faults memory in and locks it;
+// CUDA advises and prefetches managed memory; WEBGPU only counts. BERTH_RESIDENCY=0 in the environment disables
+// residency on all devices.
 #pragma once
 
 #include <atomic>
@@ -34,7 +35,7 @@ struct ResidencyCounters {
   std::size_t members = 0;  // blocks in the set, pending ones included
 };
 
-// What is in place after the last commit, and what is not.
+// The state after the last commit: what is resident and what is not.
 struct ResidencyReport {
   struct Left {
     Name label;
@@ -42,7 +43,7 @@ struct ResidencyReport {
     std::string why;
   };
   std::size_t resident_bytes = 0;
-  std::vector<Left> left;  // members that are not in place, largest first, and why; empty when all fit
+  std::vector<Left> left;  // members that are not resident, with the reason, largest first; empty if all fit
 };
 
 class KeepAlive;
@@ -52,59 +53,59 @@ class Residency {
   Residency();
   virtual ~Residency();
 
-  // Marks a block as wanted or no longer wanted. Adding a member again changes nothing but how often it must be
-  // removed. A block that comes and goes between two commits costs the driver nothing. Constant time; the space is that
-  // of the members.
+  // Adds or removes a block. Adding a member again only increments the number of times it must be removed. A block that
+  // is added and removed between two commits causes no driver call. Constant time; space proportional to the members.
   void add(const Block& block, int priority = 0) noexcept;
   void remove(const Block& block) noexcept;
 
-  // Brings the device's set up to date if something is pending. Called by Queue::submit. What does not fit is told in
-  // report() and never an error; Driver or DeviceLost if the driver fails, and then the marks stay pending.
-  // O(p log p) for p pending blocks, however many members there are; O(members log members) while a budget is too small
-  // for all of them, or when some were refused and others have left.
+  // Updates the device's set if something is pending. Called by Queue::submit. Blocks that do not fit are listed in
+  // report(); this is not an error. kDriver or kDeviceLost if the driver fails; the changes then stay pending.
+  // O(p log p) for p pending blocks, independent of the number of members; O(members log members) while a budget is too
+  // small for all of them, or when some were refused and others have been removed.
   Result<void> commit();
-  // Whether commit() has something to do, or another thread's is still doing it.
+  // True if commit() has something to do, or another thread is executing it.
   bool has_pending() const noexcept { return dirty_.load(std::memory_order_acquire); }
 
-  // Notes a use, for the order in which a budget gives blocks up. What a budget left out comes back when it is used.
+  // Records a use, which determines the order in which a budget evicts blocks. A block that was evicted by the budget
+  // becomes resident again when it is used.
   void touch(const Block& block) noexcept;
 
-  // Keeps at most `bytes` in place; 0 lifts the budget. Of what does not fit, the lowest priority goes first, then the
-  // least recently used. `before_drop` is told first and may drop buffers itself, but use no queue: one may be
-  // recording. What was left out comes back when there is room again.
+  // Keeps at most `bytes` resident; 0 removes the budget. Blocks with the lowest priority are evicted first, then the
+  // least recently used. `before_drop` is called first; it may release buffers, but must not use a queue, because a
+  // queue may be recording. Evicted blocks become resident again when there is room.
   using DropCallback = std::function<void(std::span<const Block>)>;
   void set_budget(std::size_t bytes, DropCallback before_drop = {});
-  // A member's priority, 0 unless add() said otherwise. The higher, the longer it stays.
+  // Sets the priority of a member; 0 unless add() set another. Members with a higher priority stay resident longer.
   void set_priority(const Block& block, int priority) noexcept;
 
-  // Makes all members resident again, because systems evict memory that no work has used for a while. Changes no
-  // membership. O(members).
+  // Makes all members resident again, because operating systems evict memory that no work has used for a while. Does
+  // not change the membership. O(members).
   void renew() noexcept;
   // Calls renew() whenever nothing was submitted for `interval`, so that the first work after a pause finds its memory
-  // resident. One thread wakes once per interval. Zero stops it, and so does the end of the device.
+  // resident. One thread wakes once per interval. Zero stops it, as does the destruction of the device.
   void keep_alive(std::chrono::milliseconds interval);
-  // Whether commit() was called, with or without something pending, since the previous call of this function.
+  // True if commit() was called, with or without something pending, since the previous call of this function.
   bool was_active() noexcept { return active_.exchange(false, std::memory_order_relaxed); }
 
   ResidencyCounters counters() const;
   ResidencyReport report() const;
 
  protected:
-  // A block of those put() was given that it could not put in place altogether.
+  // A block passed to put() that could not be made fully resident.
   struct Refused {
     std::size_t index;
     std::string why;
   };
 
-  // The backend's part, called with the set's lock held.
-  // Puts blocks in place; the order is by priority, then largest first. Appends what could not be done to `refused`;
-  // that is no failure. A refused block may be given again, when others have left.
+  // Implemented by the backend. Called with the set's lock held.
+  // Makes blocks resident. They are sorted by priority, then largest first. Appends blocks that cannot be made resident
+  // to `refused`; this is not a failure. A refused block may be passed again after others were removed.
   virtual Result<void> put(std::span<const Block> blocks, std::vector<Refused>& refused) = 0;
-  // Takes back a block that put() was given, refused or not.
+  // Undoes put() for one block, refused or not.
   virtual void take(const Block& block) noexcept = 0;
-  // Makes puts and takes real where the driver batches them. Called once a commit, after them.
+  // Applies the preceding put() and take() calls on drivers that batch them. Called once per commit, after them.
   virtual Result<void> flush() { return {}; }
-  // Sees to it that these, which put() was given, are still in place.
+  // Ensures that these blocks, which were passed to put(), are still resident.
   virtual void do_renew(std::span<const Block> given) noexcept { static_cast<void>(given); }
 
  private:
@@ -113,13 +114,13 @@ class Residency {
     Block block;
     int priority = 0;
     State state = State::kPending;
-    bool given = false;  // to put(), and not taken back
+    bool given = false;  // passed to put(), and not to take() since
     std::uint32_t holds = 1;
-    std::size_t pending_at = 0;  // in pending_, while it is pending
+    std::size_t pending_at = 0;  // index in pending_, while it is pending
     std::uint64_t used = 0;
-    std::string refusal{};  // while it is refused
+    std::string refusal{};  // the reason, while it is refused
   };
-  // What a budget changes: members that have to go or stay out, and those that may come back.
+  // The effect of a budget: members to evict or keep out, and members that may become resident again.
   struct Choice {
     std::vector<Member*> out, back;
   };
@@ -133,15 +134,15 @@ class Residency {
   std::unordered_map<std::uint64_t, Member> members_;  // by handle
   std::vector<Member*> pending_;
   std::size_t wanted_ = 0;       // bytes of all members
-  std::size_t resident_ = 0;     // bytes of those in place
-  std::size_t over_budget_ = 0;  // members left out by the budget
+  std::size_t resident_ = 0;     // bytes of resident members
+  std::size_t over_budget_ = 0;  // members that the budget evicted
   std::size_t refused_ = 0;      // members that put() refused
   std::size_t budget_ = 0;
   DropCallback before_drop_;
   std::uint64_t clock_ = 0;
   std::uint64_t added_ = 0, removed_ = 0, commits_ = 0, renewals_ = 0;
-  bool marked_ = false;     // added to or removed from since the last commit
-  bool room_made_ = false;  // something in place was removed since the last commit
+  bool marked_ = false;     // a block was added or removed since the last commit
+  bool room_made_ = false;  // a resident block was removed since the last commit
   std::atomic<bool> dirty_{false};
   std::atomic<bool> has_budget_{false};
   std::atomic<bool> active_{false};
@@ -149,10 +150,10 @@ class Residency {
   std::unique_ptr<KeepAlive> keep_alive_;
 };
 
-// Whether the environment allows residency: BERTH_RESIDENCY is not "0".
+// True unless BERTH_RESIDENCY is "0" in the environment.
 bool residency_allowed() noexcept;
 
-// Residency that only counts, for devices whose driver decides by itself.
+// A residency set that only counts, for devices whose driver manages residency itself.
 class CountingResidency final : public Residency {
  protected:
   Result<void> put(std::span<const Block>, std::vector<Refused>&) override { return {}; }

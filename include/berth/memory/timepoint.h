@@ -1,5 +1,5 @@
-// A point on a queue's timeline. Every queue owns one timeline; each submit() advances it by one. A Timepoint is reached
-// when the queue has finished all work submitted up to it. Both types are plain values and may be copied freely.
+// A point on a queue's timeline. Every queue owns one timeline; each submit() advances it by one. A Timepoint is
+// reached when the queue has finished all work submitted up to it. Both types are plain values.
 #pragma once
 
 #include <cstdint>
