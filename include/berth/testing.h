@@ -1,6 +1,6 @@
-// Fail-the-nth sweeps, for programs that must survive running out of memory: run a scenario again and again, failing
-// its 1st, 2nd, 3rd ... allocation or device call, until it runs through; after each round nothing may be leaked and
-// the device must still work.
+// Fault sweeps for programs that must survive lack of memory. A sweep runs a scenario repeatedly and fails its 1st,
+// 2nd, 3rd ... allocation or device call, until the scenario completes without a fault. After each round nothing may be
+// leaked and the device must still work.
 //
 //   auto report = berth::fail_each([](const berth::DevicePtr& device) -> berth::Result<void> {
 //     auto weights = load(device);                      // your code
@@ -9,7 +9,7 @@
 //   });
 //   ASSERT_TRUE(report.ok()) << report.to_string();
 //
-// One thread runs a sweep; scenarios may start threads of their own.
+// A sweep runs on one thread; scenarios may start threads.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@
 
 namespace berth {
 
-// A fresh device on host memory, whose allocations, new queues, transfers, kernels, submits and waits ask `plan`
-// whether to fail: allocations with OutOfMemory of cause kInjected, the others with Driver.
+// A new device on host memory. Its allocations, queue creations, transfers, kernels, submits and waits consult `plan`,
+// which decides whether to fail them: allocations with kOutOfMemory of cause kInjected, the others with kDriver.
 // Requires: plan is not null.
 DevicePtr faulty_device(FaultTriggerPtr plan);
 
@@ -36,14 +36,14 @@ struct SweepReport {
 };
 
 struct SweepOptions {
-  // Run on the same device after each round, without faults: must succeed. Check here that what failed half way
+  // Called after each round, without faults, on the same device. It must succeed. Use it to check that a failed round
   // left nothing behind and that your objects still work.
   std::function<Result<void>(const DevicePtr&)> after{};
   std::uint64_t max_rounds = 10'000;
 };
 
-// A scenario that returns an error without a fault, leaks a block or the device, or does not come to an end is a
-// problem. Surviving a fault is not: a scenario may handle it.
+// A scenario that returns an error without a fault, leaks a block or the device, or does not terminate is a problem. A
+// scenario that handles a fault and succeeds is not.
 SweepReport fail_each(const std::function<Result<void>(const DevicePtr&)>& scenario, const SweepOptions& options = {});
 
 }  // namespace berth

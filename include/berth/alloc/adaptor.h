@@ -1,5 +1,5 @@
-// The base of allocators that stand around another allocator: it holds the inner one and hands on what the
-// policy does not care about. Any thread; lives as long as its blocks.
+// Base class for allocators that wrap another allocator: it holds the inner allocator and forwards the calls that a
+// policy does not override. Any thread may call. An adaptor must outlive the blocks it returned.
 #pragma once
 
 #include <utility>

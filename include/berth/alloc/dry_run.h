@@ -1,6 +1,6 @@
-// Sizes without memory, for dry runs: a program runs against it to learn how much it would take. Its blocks have a
-// size and a handle of their own, no host pointer, and usage bits that allow nothing, so that every attempt to
-// touch the bytes is NotCpuAccessible or InvalidUsage and never a crash. Any thread; lives as long as its blocks.
+// An allocator without memory: a program runs against it to learn how much memory it would need. Its blocks have a size
+// and a unique handle, no host pointer, and no usage bits, so every access to their bytes fails with kNotCpuAccessible
+// or kInvalidUsage and never crashes. Any thread may call. It must outlive its blocks.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,10 @@ namespace berth {
 
 class DryRun final : public AllocatorAdaptor {
  public:
-  // `like` is the allocator or device that the dry run stands for; it is asked for nothing but its device.
-  // Requires: not null.
+  // `like` is the allocator or device that the dry run replaces; only its device() is used. Requires: not null.
   explicit DryRun(AllocatorPtr like) : AllocatorAdaptor(std::move(like)) {}
 
-  // InvalidArgument for an alignment that is not a power of two. Never runs out.
+  // kInvalidArgument for an alignment that is not a power of two. Never fails for lack of memory.
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override;
   std::string_view name() const noexcept override { return "dry run"; }

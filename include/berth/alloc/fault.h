@@ -1,6 +1,6 @@
-// Failure on purpose. A FaultTrigger counts calls and says which of them fail; a Fault allocator asks it before each
-// allocation. One plan may serve several allocators and devices (see testing.h), so that "the nth call" runs across
-// all of them. Any thread; the allocator lives as long as its blocks.
+// Fault injection. A FaultTrigger counts calls and decides which of them fail; a Fault allocator consults it before
+// each allocation. Several allocators and devices can share one trigger (see testing.h), so that "the nth call" counts
+// the calls of all of them. Any thread may call. The allocator must outlive its blocks.
 #pragma once
 
 #include <atomic>
@@ -13,13 +13,13 @@ namespace berth {
 
 class FaultTrigger {
  public:
-  // The nth call from now on fails, counted from 1, and none after it. 0: none fails.
+  // Makes the nth call from now fail, counting from 1, and no other. 0: none fails.
   void fail_at(std::uint64_t nth) noexcept;
-  // Every nth call fails. 0: none.
+  // Makes every nth call fail. 0: none.
   void fail_every(std::uint64_t nth) noexcept;
   void fail_none() noexcept { fail_at(0); }
 
-  // Counts a call; true when it must fail.
+  // Counts a call. Returns true if it must fail.
   bool next_fails() noexcept;
 
   std::uint64_t calls() const noexcept { return calls_.load(std::memory_order_relaxed); }
@@ -35,7 +35,7 @@ class Fault final : public AllocatorAdaptor {
   // Requires: neither is null.
   Fault(AllocatorPtr inner, FaultTriggerPtr plan) : AllocatorAdaptor(std::move(inner)), plan_(std::move(plan)) {}
 
-  // OutOfMemory with cause kInjected where the plan says so. Zero bytes are not counted.
+  // kOutOfMemory with cause kInjected if the trigger says so. Requests for zero bytes are not counted.
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override { inner()->release(block, last_use); }
   std::string_view name() const noexcept override { return "fault"; }

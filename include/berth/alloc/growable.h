@@ -1,7 +1,6 @@
-// One range of addresses that grows into memory: reserved once, given memory step by step as allocations need it, so
-// that addresses never move and nothing is copied to grow. Blocks are cut from it; trim() gives the memory of steps
-// without live blocks back. An allocator like any other: any thread may call; it lives as long as its blocks and keeps
-// its device alive. On CPU and CUDA.
+// An allocator over one range of reserved addresses that grows in place: physical memory is mapped in steps as
+// allocations need it, so addresses never change and growing copies nothing. trim() unmaps the steps that hold no live
+// block. Any thread may call. It must outlive its blocks and keeps its device alive. Available on CPU and CUDA.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +12,15 @@
 namespace berth {
 
 struct GrowableOptions {
-  std::size_t reserve_bytes = std::size_t{64} << 30;  // addresses cost nothing
-  std::size_t step_bytes = std::size_t{16} << 20;     // memory is taken in multiples of this
+  std::size_t reserve_bytes = std::size_t{64} << 30;  // address space only; uses no memory
+  std::size_t step_bytes = std::size_t{16} << 20;     // memory is mapped in multiples of this
 };
 
 struct GrowableCounters {
   std::size_t reserved_bytes = 0;
-  std::size_t mapped_bytes = 0;   // has memory
+  std::size_t mapped_bytes = 0;   // backed by memory
   std::size_t used_bytes = 0;     // live blocks
-  std::size_t pending_bytes = 0;  // released, waiting for their last use
+  std::size_t pending_bytes = 0;  // released, but their last use is not reached
 };
 
 class GrowableMemory : public Allocator {
@@ -29,8 +28,8 @@ class GrowableMemory : public Allocator {
   virtual GrowableCounters counters() const = 0;
 };
 
-// Unsupported on devices that cannot part addresses and memory; InvalidArgument for sizes of zero; OutOfMemory when the
-// addresses are not to be had. allocate() is O(1) plus the steps that it maps.
+// kUnsupported if the device has no virtual-memory mapping; kInvalidArgument for a size of zero; kOutOfMemory if the
+// address range cannot be reserved. allocate() is O(1) plus the steps that it maps.
 Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const GrowableOptions& options = {});
 
 }  // namespace berth

@@ -1,6 +1,6 @@
-// A byte limit around an allocator: a request that would take what is live past it is refused with an explanation.
-// It charges Block::bytes, which over a pool is what was asked for and over a device is what the device gave. Any
-// thread; lives as long as its blocks.
+// An allocator with a byte limit: it refuses, with an explanation, requests that would raise the live bytes above the
+// limit. It counts Block::bytes, which is the requested size above a pool and the provided size above a device. Any
+// thread may call. It must outlive its blocks.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,13 @@ namespace berth {
 
 class Limit final : public AllocatorAdaptor {
  public:
-  // Called when the limit refuses; returns whether it released something, in which case the request is looked at
-  // once more.
+  // Called when the limit refuses a request. Returns whether it released something; the request is then retried once.
   using PressureCallback = std::function<bool(const BlockSpec&)>;
 
-  // Requires: inner is not null. A limit of 0 refuses every request that is not empty.
+  // Requires: inner is not null. A limit of 0 refuses every request except those for zero bytes.
   Limit(AllocatorPtr inner, std::size_t bytes, PressureCallback on_pressure = {});
 
-  // Also OutOfMemory with cause kBudget.
+  // Fails like the inner allocator, and with kOutOfMemory of cause kBudget.
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override;
   std::string_view name() const noexcept override { return "limit"; }

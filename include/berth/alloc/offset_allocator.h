@@ -1,9 +1,8 @@
-// An allocator of offsets for what cannot be planned ahead: two-level segregated fit over the range
-// [0, capacity). It touches no memory, so it serves a device arena, a file or a ring of descriptors as well
-// as host memory. Every operation takes constant time (the index of live offsets is a hash table, so that
-// part is constant on average), neighbours coalesce at once, and the same calls give the same offsets on
-// every machine. Not thread-safe: one caller at a time. A OffsetAllocator is a plain value; copying it copies its
-// state.
+// Allocates offsets in the range [0, capacity) by two-level segregated fit (TLSF), for requests that cannot be planned
+// ahead. It accesses no memory, so it can manage a device arena, a file or a descriptor ring as well as host memory.
+// Every operation takes constant time (average, because live offsets are indexed by a hash table), adjacent free ranges
+// are merged at once, and the same calls return the same offsets on every machine. Not thread-safe. An OffsetAllocator
+// is a plain value: a copy has its own state.
 #pragma once
 
 #include <array>
@@ -16,43 +15,43 @@
 namespace berth {
 
 struct OffsetAllocatorCounters {
-  std::uint64_t capacity = 0;      // bytes under management, a multiple of the granule
+  std::uint64_t capacity = 0;      // managed bytes, a multiple of the granule
   std::uint64_t used = 0;          // bytes of live allocations, rounded up to the granule
-  std::uint64_t peak = 0;          // largest `used` so far
-  std::uint64_t largest_free = 0;  // longest free range
+  std::uint64_t peak = 0;          // highest `used` so far
+  std::uint64_t largest_free = 0;  // largest free range
   std::size_t allocations = 0;     // live allocations
-  std::size_t free_ranges = 0;     // 1 or 0 when nothing is fragmented
+  std::size_t free_ranges = 0;     // 0 or 1 if the free bytes are contiguous
 };
 
 class OffsetAllocator {
  public:
-  // Manages [0, capacity). Every offset and size is a multiple of `granule`; a tail of `capacity` shorter
-  // than that is never handed out.
-  // kInvalidArgument: the granule is not a power of two, or capacity / granule does not fit in 32 levels
-  // of classes (2^37 granules).
+  // Manages [0, capacity). Every offset and size is a multiple of `granule`; a remainder of `capacity` smaller than
+  // that is not used.
+  // kInvalidArgument: the granule is not a power of two, or capacity / granule exceeds the 32 levels of size classes
+  // (2^37 granules).
   static Result<OffsetAllocator> make(std::uint64_t capacity, std::uint64_t granule = 64);
 
-  // The start of `bytes` free bytes, a multiple of `alignment`. Zero bytes are an allocation like any other:
-  // one granule, so that its offset is its own.
-  // kInvalidArgument: alignment is not a power of two. kOutOfMemory: no free range was found; this is
-  // certain to succeed while the longest free range holds padded(bytes, alignment).
-  // Constant time, and no heap allocation unless there are more ranges at once than ever before.
+  // Returns the offset of `bytes` free bytes, a multiple of `alignment`. A request for zero bytes takes one granule, so
+  // that its offset is unique.
+  // kInvalidArgument: alignment is not a power of two. kOutOfMemory: no free range was found. The call succeeds
+  // whenever the largest free range has at least padded(bytes, alignment) bytes.
+  // Constant time, and no heap allocation unless the number of ranges reaches a new maximum.
   Result<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment = 1);
 
-  // Gives an allocation back and merges it with free neighbours. Constant time. A refusal changes nothing
-  // and costs a walk over all ranges, to say which mistake it was:
-  // kNotOwned: the offset is free now (released twice, or never allocated).
-  // kNotFound: the offset is inside a live allocation but not its start, or outside the capacity.
+  // Releases an allocation and merges it with adjacent free ranges. Constant time. A refused call changes nothing; it
+  // takes O(ranges) to determine the mistake:
+  // kNotOwned: the offset is free (released twice, or never allocated).
+  // kNotFound: the offset is inside a live allocation but not at its start, or outside the capacity.
   Result<void> release(std::uint64_t offset);
 
-  // Bytes that the allocation starting at `offset` holds (rounded up to the granule). kNotFound otherwise.
+  // The size of the allocation at `offset`, rounded up to the granule. kNotFound if none starts there.
   Result<std::uint64_t> size_of(std::uint64_t offset) const;
 
-  // A free range of this many bytes always satisfies allocate(bytes, alignment): the request rounded up to
-  // its size class (at most 1/32 more) plus what alignment can cost. Saturates at the largest number.
+  // The size of a free range that always satisfies allocate(bytes, alignment): the request rounded up to its size class
+  // (at most 1/32 more) plus the largest padding for the alignment. Saturates at the largest value.
   std::uint64_t padded(std::uint64_t bytes, std::uint64_t alignment = 1) const noexcept;
 
-  // Everything at once back to one free range. Offsets handed out before are unknown afterwards.
+  // Releases all allocations. Offsets returned before become unknown.
   void reset() noexcept;
 
   std::uint64_t capacity() const noexcept { return capacity_; }
@@ -60,13 +59,12 @@ class OffsetAllocator {
   std::uint64_t used() const noexcept { return used_ << granule_bits_; }
   std::size_t allocations() const noexcept { return live_; }
 
-  // Time: the length of the highest free list.
+  // O(length of the highest non-empty free list).
   OffsetAllocatorCounters counters() const noexcept;
 
-  // Checks the whole structure: ranges tile the capacity, no two free neighbours, every free range in the
-  // list of its class, bitmaps and index agree. kInvalidData names the first rule that is broken, which is
-  // a bug in this class. O(ranges). Debug builds call it after every change of a small heap and now and
-  // then of a large one.
+  // Checks the whole structure: ranges tile the capacity, no two adjacent ranges are free, every free range is in the
+  // list of its class, bitmaps and index agree. kInvalidData names the first violated rule, which is a bug in this
+  // class. O(ranges). Debug builds call it after every change of a small heap and periodically for a large one.
   Result<void> check() const;
 
  private:
@@ -121,7 +119,7 @@ class OffsetAllocator {
   std::array<std::uint32_t, kFirst> second_bitmap_{};
   std::array<std::array<std::uint32_t, kSecond>, kFirst> heads_{};
   std::vector<Range> ranges_;
-  std::vector<std::uint32_t> spare_;  // slots of ranges_ that no range uses
+  std::vector<std::uint32_t> spare_;  // unused slots of ranges_
   std::vector<std::uint32_t> index_;  // open addressing: start -> slot of ranges_, live ranges only
   unsigned index_bits_ = 0;
 };

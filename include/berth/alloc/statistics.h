@@ -1,5 +1,5 @@
-// Counts what passes through, exactly: for programs that want figures of one part, stacked where that part
-// allocates. Some relaxed atomics a call. Any thread; lives as long as its blocks.
+// An allocator that counts the calls passing through it, for figures of one part of a program. A call costs a few
+// relaxed atomic operations. Any thread may call. It must outlive its blocks.
 #pragma once
 
 #include <array>
@@ -30,7 +30,8 @@ class Statistics final : public AllocatorAdaptor {
   std::string_view name() const noexcept override { return "statistics"; }
   void explain(OutOfMemory& report) const override;
 
-  // A copy of the counters. Each is exact; together they are of one moment only when nobody else is calling.
+  // A copy of the counters. Each counter is exact; together they are consistent only if no other thread calls
+  // meanwhile.
   StatisticsCounters counters() const;
 
  private:

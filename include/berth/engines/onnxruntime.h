@@ -33,7 +33,7 @@ namespace berth::engines {
 
 // ONNX Runtime's table of functions, from a library that is found and opened at run time: the environment variable
 // BERTH_ONNXRUNTIME (the library or its folder), the wheel in build/venv or the active Python environment, the system.
-// DeviceUnavailable: nowhere, or older than 1.23; the sentence has the command that installs it. A program that links
+// kDeviceUnavailable: nowhere, or older than 1.23; the sentence has the command that installs it. A program that links
 // the engine does not need this.
 Result<const OrtApi*> find_onnxruntime();
 
@@ -51,7 +51,7 @@ struct OnnxRuntimeOptions {
 
 class OnnxRuntimeMemory {
  public:
-  // Gives `env` Berth's allocator. AlreadyExists: it has one. Driver: the engine refused, in its own words.
+  // Gives `env` Berth's allocator. kAlreadyExists: it has one. Driver: the engine refused, in its own words.
   static Result<std::unique_ptr<OnnxRuntimeMemory>> attach(const OrtApi* api, OrtEnv* env,
                                                            OnnxRuntimeOptions options = {});
   // Takes it away again. Requires: all sessions that use it are released.

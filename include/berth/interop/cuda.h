@@ -40,7 +40,7 @@ struct CudaInfo {
   std::vector<int> peers{};  // ordinals whose memory this GPU can reach directly
 };
 
-// InvalidArgument if the device is not a CUDA device.
+// kInvalidArgument if the device is not a CUDA device.
 Result<CudaInfo> cuda_info(Device& device);
 
 // The first error that a destructor or a free met since the last call, if any. Empty for other devices.
@@ -51,7 +51,7 @@ std::optional<Error> take_cuda_error(Device& device);
 // Requires: nobody else changes the thread's current context meanwhile; scopes end in reverse order.
 class CudaScope {
  public:
-  // InvalidArgument if the device is not a CUDA device; the driver's error.
+  // kInvalidArgument if the device is not a CUDA device; the driver's error.
   static Result<CudaScope> enter(DevicePtr device);
   CudaScope(CudaScope&& other) noexcept = default;
   CudaScope& operator=(CudaScope&&) = delete;
@@ -112,7 +112,7 @@ class CudaSlice {
   ~CudaSlice() = default;
 
   // Owns memory that somebody else allocated, at `pointer`; `release` frees it and is called once, also on failure.
-  // InvalidArgument if the memory is another GPU's or none's.
+  // kInvalidArgument if the memory is another GPU's or none's.
   static Result<CudaSlice> adopt(DevicePtr device, unsigned long long pointer, std::size_t length,
                                  std::function<void()> release = {}) {
     auto buffer = Buffer::import(std::move(device),
@@ -123,7 +123,7 @@ class CudaSlice {
   }
 
   // The window of a buffer on a GPU, without a copy. The handle is taken over: other handles go on sharing the bytes.
-  // TypeMismatch for another element type, SizeMismatch for a broken last element, InvalidArgument on another device.
+  // kTypeMismatch for another element type, kSizeMismatch for a broken last element, kInvalidArgument on another device.
   static Result<CudaSlice> from_buffer(Buffer buffer) {
     if (auto ok = cuda_detail::check_cuda(buffer); !ok) return ok.error();
     if (dtype_of<T>.has_value() && buffer.dtype() != cuda_detail::stored_as<T>())
@@ -169,7 +169,7 @@ class GpuBuffer {
   ~GpuBuffer() = default;
 
   // Memory with these contents. The copy is put on the device's default queue; `host` may be reused on return.
-  // OutOfMemory; InvalidArgument if the allocator is not a CUDA device's; the driver's error. Zero length calls no
+  // kOutOfMemory; kInvalidArgument if the allocator is not a CUDA device's; the driver's error. Zero length calls no
   // driver.
   static Result<GpuBuffer> alloc_from(AllocatorPtr allocator, std::span<const T> host) {
     return alloc(std::move(allocator), host.size(), false, std::as_bytes(host));
@@ -196,7 +196,7 @@ class GpuBuffer {
   Buffer into_buffer() && { return std::move(slice_).into_buffer(); }
 
   // The contents, when everything that was put before on the queue that used the memory last is done: blocks.
-  // InvalidArgument if the memory is not on `device`; the driver's error.
+  // kInvalidArgument if the memory is not on `device`; the driver's error.
   Result<std::vector<T>> to_host(const Device& device) const {
     std::vector<T> host(size());
     if (auto ok = cuda_detail::read(slice_.buffer(), device, std::as_writable_bytes(std::span(host))); !ok)

@@ -87,23 +87,23 @@ struct ManagedTensorVersioned {
 // The DLPack name of a buffer's place: host memory and mapped files are (kCpu, 0), managed memory of CUDA is
 // kCudaManaged. Allocates a lazy buffer on CUDA, where only the block tells which it is.
 DeviceId device_of(const Buffer& buffer) noexcept;
-// The DLPack type of a dtype. Unsupported for the block types of GGUF: view them as u8.
+// The DLPack type of a dtype. kUnsupported for the block types of GGUF: view them as u8.
 Result<Type> type_of(DType dtype) noexcept;
 
 // A tensor of the same bytes. Work that was submitted on the buffer is complete on return, so that the receiver may
 // use it on any stream. Allocates a lazy buffer. The caller calls deleter(self) once; deleter(null) does nothing.
 Result<ManagedTensorVersioned*> export_buffer(const Buffer& buffer);
-// The form before 1.0, which cannot say that memory is read-only: ReadOnly for such a buffer.
+// The form before 1.0, which cannot say that memory is read-only: kReadOnly for such a buffer.
 Result<ManagedTensor*> export_buffer_legacy(const Buffer& buffer);
 
 enum class Copy : std::uint8_t {
-  kNever,     // Unsupported where strides are not those of a dense tensor
+  kNever,     // kUnsupported where strides are not those of a dense tensor
   kIfNeeded,  // then into fresh host memory
 };
 
 // A buffer over the tensor's memory, is_foreign() in reports. Takes the tensor over: its deleter runs when the last
-// handle goes, and also when this call fails. A null deleter is legal. TypeMismatch for a type that Berth does not
-// have (or lanes), DeviceUnavailable for a place that it cannot reach, InvalidArgument for a null or newer tensor.
+// handle goes, and also when this call fails. A null deleter is legal. kTypeMismatch for a type that Berth does not
+// have (or lanes), kDeviceUnavailable for a place that it cannot reach, kInvalidArgument for a null or newer tensor.
 // Requires: the producer's work is complete, or is waited for by the caller.
 Result<Buffer> import_tensor(ManagedTensorVersioned* tensor, Copy copy = Copy::kIfNeeded);
 Result<Buffer> import_tensor(ManagedTensor* tensor, Copy copy = Copy::kIfNeeded);

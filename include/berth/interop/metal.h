@@ -26,16 +26,16 @@ struct MetalInfo {
   bool residency_sets = false;      // false on macOS before 15
 };
 
-// InvalidArgument if the device is not a METAL device, or this build has none.
+// kInvalidArgument if the device is not a METAL device, or this build has none.
 Result<MetalInfo> metal_info(Device& device);
 
 // The same bytes as a buffer of `metal`, without a copy: memory of CPU, or a file mapped by DISK, such as a tensor of a
 // weight file. Its dtype, shape and contents are the same, a read-only one stays so, and the host's buffer lives as
 // long as the new one. The pages that the window touches are wrapped, so wrapping a whole file and viewing its tensors
 // costs one Metal object. It is not in the residency set: StepBuffers::register_existing puts it there.
-// NotAllocated; NotCpuAccessible for other devices' memory; Misaligned where the window shares a page with memory that
-// is not the buffer's (allocate with the page's alignment and whole pages, or 1 MiB and more); OutOfMemory past
-// limits().max_block_bytes; Io for a file that shrank; InvalidArgument if `metal` is not a METAL device.
+// kNotAllocated; kNotCpuAccessible for other devices' memory; kMisaligned where the window shares a page with memory that
+// is not the buffer's (allocate with the page's alignment and whole pages, or 1 MiB and more); kOutOfMemory past
+// limits().max_block_bytes; kIo for a file that shrank; kInvalidArgument if `metal` is not a METAL device.
 Result<Buffer> metal_wrap(DevicePtr metal, const Buffer& host);
 
 }  // namespace berth

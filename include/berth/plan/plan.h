@@ -181,11 +181,11 @@ inline constexpr std::uint64_t kDefaultWork = 2'000'000;
 // sum, but how little is in the last bank, then in the one before.) The first plan takes O(n k) time where at most k
 // nodes share a stretch of time, O(n log n) for more than a few thousand plain lifetimes; memory is O(n) throughout.
 // Fails with
-//   InvalidArgument  a lifetime or option outside its range; the sentence names the node
-//   Cycle            a chain of aliases that leads back to itself
-//   Infeasible       proven: nothing fits the capacity, the banks or the largest block; the sentence says by how much
-//   NotFound         no plan within the capacity or banks was found within the limits, and none was ruled out
-//   Cancelled        the caller asked to stop before a plan within the capacity was found
+//   kInvalidArgument  a lifetime or option outside its range; the sentence names the node
+//   kCycle            a chain of aliases that leads back to itself
+//   kInfeasible       proven: nothing fits the capacity, the banks or the largest block; the sentence says by how much
+//   kNotFound         no plan within the capacity or banks was found within the limits, and none was ruled out
+//   kCancelled        the caller asked to stop before a plan within the capacity was found
 // Without capacity, banks and block limit it fails only for invalid input.
 Result<MemoryPlan> plan(const PlanProblem& problem, const PlanOptions& options = {});
 
@@ -202,7 +202,7 @@ struct StrategyInfo {
 // All named strategies, in the order in which a comparison should print them.
 std::span<const StrategyInfo> strategies() noexcept;
 
-// Runs one named strategy alone, with no search after it, and fills in the bound. Fails like plan(), and with NotFound
+// Runs one named strategy alone, with no search after it, and fills in the bound. Fails like plan(), and with kNotFound
 // for an unknown name. Capacity is checked only after the fact, as the peers do.
 Result<MemoryPlan> plan_with(std::string_view strategy, const PlanProblem& problem, const PlanOptions& options = {});
 

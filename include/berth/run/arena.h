@@ -66,11 +66,11 @@ class Arena {
  public:
   // Allocates the plan's blocks, and their shadows. Checks the plan first, in O(nodes), and allocates nothing if it
   // cannot work:
-  //   InvalidArgument  no allocator, an alignment that is not a power of two, or a slot outside its block
-  //   NotFound         the plan has no block in the lane asked for
-  //   Infeasible       a block larger than the device allocates, or a node larger than it binds; the sentence says by
+  //   kInvalidArgument  no allocator, an alignment that is not a power of two, or a slot outside its block
+  //   kNotFound         the plan has no block in the lane asked for
+  //   kInfeasible       a block larger than the device allocates, or a node larger than it binds; the sentence says by
   //                    how much and what to do. A plan made with PlanProblem::max_block_bytes is already split.
-  //   OutOfMemory      from the allocator; what was allocated before is freed
+  //   kOutOfMemory      from the allocator; what was allocated before is freed
   static Result<Arena> from_plan(AllocatorPtr allocator, const MemoryPlan& plan, const ArenaOptions& options = {});
 
   Arena(Arena&&) noexcept;
@@ -79,7 +79,7 @@ class Arena {
 
   // --- The plan, as it is here ---
   // False for an unknown node, one of zero bytes, and one of another lane. Everything below that takes a node gives
-  // NotFound for these.
+  // kNotFound for these.
   bool has(NodeId node) const noexcept;
   // Bytes from the start of the node's block.
   Result<std::size_t> offset(NodeId node) const;
@@ -87,7 +87,7 @@ class Arena {
   Result<std::size_t> len_of(NodeId node) const;
   // Bytes that the plan gave the node.
   Result<std::size_t> slot_len(NodeId node) const;
-  // Records how many bytes of the slot are data. SizeMismatch if they are more than the slot has.
+  // Records how many bytes of the slot are data. kSizeMismatch if they are more than the slot has.
   Result<void> set_actual_len(NodeId node, std::size_t bytes);
   // Which buffer the node is in: an index for whole().
   Result<std::uint32_t> block_of(NodeId node) const;
@@ -105,24 +105,24 @@ class Arena {
   // with Buffer::view(0, dtype, shape). Say kRead when nothing will be written through it: else the node's shadow is
   // converted at each shadow() from now on.
   Result<Buffer> buffer(NodeId node, Access access = Access::kReadWrite) const;
-  // A whole block, as bytes. NotFound for an index that is not there, or another lane's. The same rule for `access`.
+  // A whole block, as bytes. kNotFound for an index that is not there, or another lane's. The same rule for `access`.
   Result<Buffer> whole(std::size_t block = 0, Access access = Access::kReadWrite) const;
   // Says that the node's bytes were written by means the arena cannot see, such as a kernel given a kRead view.
   Result<void> mark_written(NodeId node) const;
 
-  // --- Transfers. InvalidArgument if the queue is another device's; else as Queue::write and Queue::read. ---
-  // Work recorded on the queue after this sees the floats. SizeMismatch if they are longer than the slot, and then
+  // --- Transfers. kInvalidArgument if the queue is another device's; else as Queue::write and Queue::read. ---
+  // Work recorded on the queue after this sees the floats. kSizeMismatch if they are longer than the slot, and then
   // nothing is written. Fewer are legal; the rest keeps its bytes.
   Result<void> write_f32(Queue& queue, NodeId node, std::span<const float> data) const;
   // The node's data, as whole floats. Submits the queue and waits.
   Result<std::vector<float>> read_f32(Queue& queue, NodeId node) const;
-  // The same into the caller's memory. SizeMismatch unless there is room for exactly the node's floats.
+  // The same into the caller's memory. kSizeMismatch unless there is room for exactly the node's floats.
   Result<void> read_f32(Queue& queue, NodeId node, std::span<float> target) const;
-  // Bytes [offset, offset + size) of the node's slot; any offset and size inside it. InvalidView outside it, and then
+  // Bytes [offset, offset + size) of the node's slot; any offset and size inside it. kInvalidView outside it, and then
   // nothing is written.
   Result<void> write_bytes(Queue& queue, NodeId node, std::size_t offset, std::span<const std::byte> data) const;
   Result<void> read_bytes(Queue& queue, NodeId node, std::size_t offset, std::span<std::byte> target) const;
-  // Bytes of a whole block, wherever nodes are in it. InvalidView outside the block.
+  // Bytes of a whole block, wherever nodes are in it. kInvalidView outside the block.
   Result<void> write_bytes_range(Queue& queue, std::size_t offset, std::span<const std::byte> data,
                                  std::size_t block = 0) const;
   Result<std::vector<std::byte>> read_bytes_range(Queue& queue, std::size_t offset, std::size_t bytes,
@@ -130,11 +130,11 @@ class Arena {
 
   // --- The f16 shadow ---
   bool has_shadow() const noexcept;
-  // Whether a shadow() of the node would need no conversion now. NotFound, Unsupported and Misaligned as shadow().
+  // Whether a shadow() of the node would need no conversion now. kNotFound, kUnsupported and kMisaligned as shadow().
   Result<bool> shadow_is_fresh(NodeId node) const;
   // The node's data as f16: a view of the shadow whose element count is rounded up to even. If the shadow is stale,
   // the data is read through the queue (which is submitted and waited for), converted and written back; work recorded
-  // after this sees it. Ask again after each write. Unsupported without a shadow; Misaligned if the node's offset is
+  // after this sees it. Ask again after each write. kUnsupported without a shadow; kMisaligned if the node's offset is
   // no multiple of 8, where halves of two nodes would fall on one another: plan with alignment = 8 or more.
   Result<Buffer> shadow(Queue& queue, NodeId node) const;
   // The whole shadow of a block, as it is: fresh only where shadow_is_fresh() says so. Empty handle if the block has

@@ -104,7 +104,7 @@ class Replay {
   Replay& operator=(const Replay&) = delete;
 
   // Begins a run. Runs with equal keys are expected to make the same requests: name the model and its input shapes.
-  // A key that was recorded is planned here, before its second run. Fails with OutOfMemory when the arena cannot be
+  // A key that was recorded is planned here, before its second run. Fails with kOutOfMemory when the arena cannot be
   // had, and with what the planner says; the run has then begun all the same and is served by the pool.
   Result<void> begin_run(std::string_view key);
 
@@ -138,8 +138,8 @@ class Replay {
   std::string save_plans(std::string_view stamp) const;
 
   // Takes plans saved under the same stamp, so that no run needs to be recorded. Every plan is validated; keys that
-  // are known already stay as they are. Fails with InvalidData for bytes that save_plans did not make or that were
-  // damaged, NotFound when the stamp is another one. A failed call changes nothing.
+  // are known already stay as they are. Fails with kInvalidData for bytes that save_plans did not make or that were
+  // damaged, kNotFound when the stamp is another one. A failed call changes nothing.
   Result<void> load_plans(std::string_view bytes, std::string_view stamp);
 
   ReplayCounters counters() const noexcept;

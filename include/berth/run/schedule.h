@@ -89,7 +89,7 @@ struct ScheduleOptions {
 struct RunOptions {
   // Steps that run at the same time at most; 0: one for each core. One worker runs everything on the calling thread.
   std::uint32_t workers = 0;
-  // Checks before each step that no running step conflicts with it; if one does, the step fails with InvalidUsage
+  // Checks before each step that no running step conflicts with it; if one does, the step fails with kInvalidUsage
   // that names both. Takes a lock for each step: for debugging.
   bool check_overlaps = false;
 };
@@ -124,8 +124,8 @@ class Schedule {
   // Runs all steps and waits for them. Steps that depend on a failed one are skipped, all others run: what a failed
   // run leaves behind does not depend on timing. Then returns the error of the failed step with the lowest id, its
   // label before the sentence. The schedule can be run again after any outcome.
-  //   InvalidUsage     it is running already, also from one of its own steps; or a conflict was found (check_overlaps)
-  //   NotAllocated     some node has no memory yet: bind() first
+  //   kInvalidUsage     it is running already, also from one of its own steps; or a conflict was found (check_overlaps)
+  //   kNotAllocated     some node has no memory yet: bind() first
   // O(steps + edges) besides the steps themselves; nothing is allocated for a step.
   Result<void> run(const RunOptions& options = {}) const;
 
@@ -133,8 +133,8 @@ class Schedule {
   StepState state_of(StepId step) const noexcept;
 
   // The same steps with every node in the arena: nodes that take turns in the same bytes are ordered by level. The
-  // arena's plan must be for lifetimes_from_schedule() of this schedule. InvalidArgument if a node would be
-  // overwritten before its last use, naming it, which such a plan never does; NotFound if the arena lacks a node.
+  // arena's plan must be for lifetimes_from_schedule() of this schedule. kInvalidArgument if a node would be
+  // overwritten before its last use, naming it, which such a plan never does; kNotFound if the arena lacks a node.
   Result<Schedule> bind(const Arena& arena) const;
 
  private:
@@ -161,9 +161,9 @@ class ScheduleBuilder {
   StepId add_step(Step step);
 
   // O(n log n) for n accesses. The builder is empty afterwards.
-  //   NotFound         a dependency on a step that is not there, a node that is not, or one an arena does not have
-  //   InvalidArgument  an empty buffer, or an alias outside the node it names
-  //   Cycle            steps that wait for each other; the sentence names them
+  //   kNotFound         a dependency on a step that is not there, a node that is not, or one an arena does not have
+  //   kInvalidArgument  an empty buffer, or an alias outside the node it names
+  //   kCycle            steps that wait for each other; the sentence names them
   Result<Schedule> build();
 
  private:

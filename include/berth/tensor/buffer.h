@@ -1,8 +1,7 @@
-// A Buffer is a handle: a typed, shaped window of a storage. A storage is one allocation on one device; it is
-// shared by a handle, its copies and its views, and freed after the last of them is gone and the last queue
-// that used it is done. handles are values of 112 bytes, cheap to copy; copying and dropping them is
-// thread-safe. Access to the bytes is not locked: that two threads do not write the same bytes is the
-// scheduler's or caller's duty.
+// A Buffer is a handle: a typed, shaped window of a storage. A storage is one allocation on one device. A handle, its
+// copies and its views share the storage; it is freed after the last of them is destroyed and the last queue that used
+// it is done. A handle is a value of 112 bytes; copying and destroying handles is thread-safe. Access to the bytes is
+// not locked: the scheduler or the caller must ensure that two threads do not write the same bytes.
 //
 //   storage   |................ total_size() ................|
 //   buffer    |................................................|   id 1, storage_id 1
@@ -27,17 +26,17 @@ class Storage;
 
 struct BufferOptions {
   Name label{};                // shown in reports
-  Name tag{};                  // counted, trimmed and freed together
+  Name tag{};                  // buffers of one tag are counted, trimmed and freed together
   std::size_t alignment = 64;  // at least this; a power of two
   Usage usage = Usage::kDefault;
   HostAccess host = HostAccess::kPreferred;
-  bool zero = false;                  // fresh memory is undefined unless asked
-  TimelineId on = TimelineId::kNone;  // of the queue that will use it first, if known: see BlockSpec::on
+  bool zero = false;                  // otherwise the contents of new memory are undefined
+  TimelineId on = TimelineId::kNone;  // timeline of the queue that will use it first, if known: see BlockSpec::on
 };
 
 class Buffer {
  public:
-  // An empty handle: size 0, id 0, no device. Only assignment, copying and the observers are legal on it.
+  // An empty handle: size 0, id 0, no device. Only assignment, copying and the observers may be used on it.
   Buffer() = default;
   Buffer(const Buffer& other) noexcept;
   Buffer(Buffer&& other) noexcept;
@@ -45,23 +44,23 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  // A buffer that takes no memory until its first use. InvalidArgument for a shape that overflows or is not
-  // whole blocks of the dtype, or an alignment that is not a power of two.
+  // A buffer that allocates its memory on first use. kInvalidArgument for a shape that overflows or is not a whole
+  // number of blocks of the dtype, or an alignment that is not a power of two.
   static Result<Buffer> lazy(AllocatorPtr allocator, DType dtype, const Shape& shape, const BufferOptions& options = {},
                              std::source_location site = std::source_location::current());
 
-  // A buffer that has its memory now, or the allocator's error.
+  // A buffer whose memory is allocated now. Fails like lazy() and like the allocator.
   static Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, const Shape& shape,
                                  const BufferOptions& options = {},
                                  std::source_location site = std::source_location::current());
 
-  // A buffer over somebody else's memory: no copy. memory.release is called once when the last handle goes, and
-  // also when this call fails. SizeMismatch if the shape needs more bytes than there are.
+  // A buffer over memory that another library allocated, without a copy. memory.release is called once: when the last
+  // handle is destroyed, or when this call fails. kSizeMismatch if the shape needs more bytes than memory.bytes.
   static Result<Buffer> import(DevicePtr device, ForeignMemory memory, DType dtype, const Shape& shape,
                                const BufferOptions& options = {});
 
-  // Makes sure that there is memory. From many threads at once: one allocation is made, the others wait for it.
-  // A failed allocation leaves the buffer lazy.
+  // Allocates the memory of a lazy buffer. If several threads call at once, one allocates and the others wait for it. A
+  // failed allocation leaves the buffer lazy.
   Result<void> ensure_allocated() const;
   bool is_allocated() const noexcept;
 
@@ -70,7 +69,7 @@ class Buffer {
   std::uint64_t id() const noexcept { return id_; }
   // Equal for a buffer and all its views, never reused: safe as a hash key.
   std::uint64_t storage_id() const noexcept;
-  // No other handle shares the storage, so an operation may reuse it in place.
+  // True if no other handle shares the storage, so an operation may reuse it in place.
   bool is_unique() const noexcept;
 
   // --- Description ---
@@ -86,21 +85,21 @@ class Buffer {
   bool is_read_only() const noexcept;  // false while not allocated
   bool is_foreign() const noexcept;
 
-  // --- Views: no copy, no allocation, their own id ---
-  // Bytes [offset, offset + bytes) of this window. Keeps the dtype, with one axis, where the bytes are whole
-  // elements; else the view is of u8. InvalidView outside this window. Zero bytes are legal.
+  // --- Views: no copy, no allocation, a new id ---
+  // Bytes [offset, offset + bytes) of this window. Keeps the dtype, with one axis, if the bytes are whole elements;
+  // otherwise the view has dtype u8. kInvalidView outside this window. Zero bytes are allowed.
   Result<Buffer> view(std::size_t offset, std::size_t bytes) const;
-  // The same, as `dtype` and `shape`. Also InvalidArgument if these do not make a size.
+  // The same with another dtype and shape. Also kInvalidArgument if they have no valid size.
   Result<Buffer> view(std::size_t offset, DType dtype, const Shape& shape) const;
-  // `elements` elements of this dtype from byte `offset` of this window.
+  // A view of `elements` elements of this dtype, starting at byte `offset` of this window.
   Result<Buffer> slice_view(std::size_t offset, std::size_t elements) const;
-  // The same window in another shape. SizeMismatch unless the element counts agree.
+  // The same window in another shape. kSizeMismatch unless the element counts agree.
   Result<Buffer> with_shape(const Shape& shape) const;
 
   // --- Host access: zero copy ---
-  // One rule for all: NotAllocated (reads only: the mutable ones allocate), NotCpuAccessible, TypeMismatch,
-  // Misaligned, ReadOnly (mutable ones), Io (a mapped file that shrank). Work in flight on a queue must be
-  // waited for first.
+  // These functions fail with kNotAllocated (const functions only: the mutable ones allocate), kNotCpuAccessible,
+  // kTypeMismatch, kMisaligned, kReadOnly (mutable ones), or kIo (a mapped file was truncated). Requires: no work in
+  // flight on a queue uses the bytes.
   Result<std::span<const std::byte>> as_host_bytes() const;
   Result<std::span<std::byte>> as_host_bytes_mut() const;
   template <Element T>
@@ -111,29 +110,29 @@ class Buffer {
   Result<ArrayView<const T>> as_array() const;
   template <Element T>
   Result<ArrayView<T>> as_array_mut() const;
-  // The value of the only element. SizeMismatch if there is not exactly one.
+  // The value of the only element. kSizeMismatch if there is not exactly one.
   template <Element T>
   Result<T> item() const;
 
   // --- Copies: complete on return ---
-  // SizeMismatch unless the sizes are equal; ReadOnly; Io. copyin and copy_from allocate a lazy target, and only
-  // when nothing else is wrong; copyout and copy_from of an unallocated source give NotAllocated.
+  // kSizeMismatch unless the sizes are equal; kReadOnly; kIo. copyin and copy_from allocate a lazy target after all
+  // other checks; copyout and copy_from of an unallocated source fail with kNotAllocated.
   Result<void> copyin(std::span<const std::byte> source) const;
   Result<void> copyout(std::span<std::byte> target) const;
-  // From a buffer on any device; overlapping windows of one storage behave as memmove.
+  // Copies from a buffer on any device. Overlapping windows of one storage behave as memmove.
   Result<void> copy_from(const Buffer& source) const;
 
   // Waits for all work on the device.
   Result<void> synchronize() const;
 
   // --- For kernels and foreign encoders ---
-  // The first byte of the window on the host. Stops the program with a message if the buffer is not allocated;
-  // null where the host cannot reach it.
+  // The host address of the first byte of the window; null if the host cannot access it. Stops the program with a
+  // message if the buffer is not allocated.
   void* as_raw_ptr() const noexcept;
-  // The device's own handle of the whole storage (host address, CUdeviceptr, MTL::Buffer*, WGPUBuffer), to be
-  // used with byte_offset(). Requires: allocated.
+  // The device's handle of the whole storage (host address, CUdeviceptr, MTL::Buffer*, WGPUBuffer), for use with
+  // byte_offset(). Requires: allocated.
   std::uint64_t native_handle() const noexcept;
-  // The window as queues take it. Allocates a lazy buffer.
+  // The window as an argument for queues. Allocates a lazy buffer.
   Result<Window> window() const;
 
  private:
@@ -195,8 +194,8 @@ Result<T> Buffer::item() const {
   return (*slice)[0];
 }
 
-// A view of a file: bytes [offset, offset + bytes) of it on the DISK device, mapped and not read.
-// Io if it cannot be opened, InvalidView past its end.
+// Maps bytes [offset, offset + bytes) of a file as a buffer on the DISK device. Nothing is read until it is accessed.
+// kIo if the file cannot be opened, kInvalidView past its end.
 Result<Buffer> map_file(std::string_view path, std::size_t offset, std::size_t bytes);
 // The whole file.
 Result<Buffer> map_file(std::string_view path);

@@ -1,4 +1,4 @@
-// Element types. A dtype is one byte and names how elements are stored: most are one element a unit; the
+// Element types. A DType is one byte that names how elements are stored. Most types store one element per unit; the
 // sub-byte floats and the block-quantised types of GGUF pack several elements into one block, so sizes are counted in
 // blocks.
 #pragma once
@@ -32,7 +32,7 @@ enum class DType : std::uint8_t {
   kF8E5M2FNUZ,
   kF8E8M0,  // a power of two: the scale of microscaling formats
   kC64,
-  // Packed elements of less than a byte, in whole bytes
+  // Elements of less than a byte, packed into whole bytes
   kF6E2M3,
   kF6E3M2,
   kF4E2M1,
@@ -72,9 +72,9 @@ inline constexpr DType u8 = DType::kU8, u16 = DType::kU16, u32 = DType::kU32, u6
 
 struct DTypeInfo {
   std::string_view name;         // "f32", "q4_0"
-  std::uint32_t block_elements;  // 1 for plain types
-  std::uint32_t block_bytes;     // bytes of one block; of one element for plain types
-  std::uint32_t alignment;       // what a typed host pointer needs
+  std::uint32_t block_elements;  // elements per block; 1 for plain types
+  std::uint32_t block_bytes;     // bytes per block; per element for plain types
+  std::uint32_t alignment;       // of a typed host pointer
 };
 
 const DTypeInfo& info(DType dtype) noexcept;
@@ -82,13 +82,13 @@ inline std::string_view to_string(DType dtype) noexcept {
   return info(dtype).name;
 }
 
-// The dtype with this name, case ignored.
+// The dtype with this name, ignoring case.
 std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
-// Bytes that `elements` elements take. InvalidArgument if they are not whole blocks or overflow.
+// The size of `elements` elements in bytes. kInvalidArgument if they are not whole blocks or the size overflows.
 Result<std::size_t> byte_size(DType dtype, std::size_t elements) noexcept;
 
-// Storage types for formats that C++20 has no arithmetic type for. Only bits: convert where you compute.
+// Storage types for formats without an arithmetic type in C++20. They hold only the bits; convert them to compute.
 struct F16 {
   std::uint16_t bits;
 };
@@ -156,7 +156,7 @@ inline constexpr std::optional<DType> dtype_of<F8E8M0> = DType::kF8E8M0;
 template <>
 inline constexpr std::optional<DType> dtype_of<C64> = DType::kC64;
 
-// A host type that some dtype stores.
+// A host type that corresponds to some dtype.
 template <class T>
 concept Element = dtype_of<T>
 .has_value();

@@ -1,13 +1,12 @@
-// Memory that can be given back while its owners keep their addresses. Buffers allocated here carry a tag; evict()
-// takes the physical memory of every idle buffer with that tag away, and wake() gives memory again at the same
-// addresses, with the contents that were kept or without. So a model that is not being used costs addresses only, and
-// no pointer to it changes. An allocator like any other: any thread may call; it lives as long as its blocks and keeps
-// its device alive. On CPU and CUDA.
+// An allocator whose memory can be released while buffers keep their addresses. evict() releases the physical memory of
+// all idle buffers with a tag, and wake() maps memory again at the same addresses, with or without the previous
+// contents. A model that is not in use then occupies only address space, and pointers to it stay valid. Any thread may
+// call. It must outlive its blocks and keeps its device alive. Available on CPU and CUDA.
 //
 //   allocate {.tag = "model a"} ... evict("model a", Contents::kToFile) ... wake("model a")
 //
-// Between evict and wake the memory must not be touched: on CPU that faults, on CUDA the driver reports an error. Each
-// buffer takes whole pages (CPU) or the driver's granularity, 2 MiB (CUDA), so this is for large ones.
+// Evicted memory must not be accessed: on CPU an access faults, on CUDA the driver reports an error. Each buffer takes
+// whole pages (CPU) or the driver's granularity, 2 MiB (CUDA), so this is meant for large buffers.
 #pragma once
 
 #include <cstddef>
@@ -20,49 +19,49 @@
 
 namespace berth {
 
-// What becomes of the bytes.
+// What happens to the contents of evicted memory.
 enum class Contents : std::uint8_t {
-  kDrop,    // they are gone; after waking the memory is undefined
-  kToHost,  // kept in host memory; on CPU Unsupported, since it would free nothing
-  kToFile,  // kept in an unnamed file in EvictableOptions::folder
+  kDrop,    // lost; the contents are undefined after wake()
+  kToHost,  // copied to host memory; kUnsupported on CPU, where this would free nothing
+  kToFile,  // copied to an unnamed file in EvictableOptions::folder
 };
 
 struct EvictableOptions {
-  std::string folder{};  // where spill files go; empty: the system's folder for temporary files
+  std::string folder{};  // for spill files; empty: the system's folder for temporary files
 };
 
 struct EvictableCounters {
-  std::size_t resident_bytes = 0;  // of memory, in whole pages
+  std::size_t resident_bytes = 0;  // in whole pages
   std::size_t evicted_bytes = 0;
-  std::size_t spilled_bytes = 0;  // contents kept in host memory or a file
+  std::size_t spilled_bytes = 0;  // contents held in host memory or a file
 };
 
 class EvictableMemory : public Allocator {
  public:
-  // Takes the memory of every resident buffer with this tag; without a tag, of every buffer. Waits for submitted work
-  // on the device first. Returns the bytes given back. Buffers whose contents are backed (see back_with) are not copied
-  // anywhere unless dropped. Io if a spill file cannot be written, OutOfMemory if host memory cannot hold the contents,
-  // the driver's error: what was evicted before the failure stays so, the rest stays as it was.
-  // Requires: no work that is recorded and not submitted uses the buffers.
+  // Releases the memory of every resident buffer with this tag, or of all buffers if the tag is empty. Waits for
+  // submitted work on the device first. Returns the bytes released. The contents of backed buffers (see back_with) are
+  // not copied. kIo if a spill file cannot be written; kOutOfMemory if host memory cannot hold the contents; the
+  // driver's error. After a failure, buffers that were already evicted stay evicted and the others stay resident.
+  // Requires: no work that is recorded but not submitted uses the buffers.
   virtual Result<std::size_t> evict(Name tag, Contents contents) = 0;
 
-  // Gives memory back to every evicted buffer with this tag (without a tag, to all), with its kept contents. Returns
-  // the bytes that came back. OutOfMemory, Io or the driver's error: what was woken before the failure stays so, the
-  // rest stays evicted and can be woken later.
+  // Maps memory for every evicted buffer with this tag (all buffers if the tag is empty) and restores its contents.
+  // Returns the bytes restored. kOutOfMemory, kIo or the driver's error: buffers that were already restored stay
+  // resident; the others stay evicted and can be woken later.
   virtual Result<std::size_t> wake(Name tag) = 0;
 
-  // Says that `buffer`, allocated here, holds the same bytes as `file` and will not be written: evicting with its
-  // contents then costs no copy, and waking reads the file. SizeMismatch; NotOwned for a buffer from elsewhere;
-  // InvalidArgument for a view.
+  // Declares that `buffer`, allocated here, holds the same bytes as `file` and will not be written. Evicting it with
+  // its contents then copies nothing, and wake() reads the file. kSizeMismatch; kNotOwned for a buffer of another
+  // allocator; kInvalidArgument for a view.
   virtual Result<void> back_with(const Buffer& buffer, Buffer file) = 0;
 
-  // Whether a buffer's memory is away. NotOwned for a buffer from elsewhere.
+  // True if the buffer is evicted. kNotOwned for a buffer of another allocator.
   virtual Result<bool> is_evicted(const Buffer& buffer) const = 0;
 
   virtual EvictableCounters counters() const = 0;
 };
 
-// Unsupported on devices that cannot part addresses and memory.
+// kUnsupported if the device has no virtual-memory mapping.
 Result<std::shared_ptr<EvictableMemory>> make_evictable(DevicePtr device, EvictableOptions options = {});
 
 }  // namespace berth

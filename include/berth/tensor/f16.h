@@ -1,7 +1,7 @@
-// Conversion between f32 and f16 (IEEE 754 binary32 and binary16), one value or many. Rounds to nearest, ties to
-// even; what is too large becomes infinity; what is too small becomes a subnormal or zero of its sign; NaN stays NaN,
-// made quiet, with the top of its payload. Stateless: any thread may call. Arrays run at the speed of memory with the
-// widest vectors the processor has, chosen once when the program runs.
+// Conversion between f32 and f16 (IEEE 754 binary32 and binary16) for single values and arrays. Rounds to nearest, ties
+// to even. Values that are too large become infinity; values that are too small become a subnormal or a signed zero;
+// NaN stays NaN, quiet, with the upper bits of its payload. Stateless: any thread may call. The array functions use the
+// widest vector instructions of the processor, selected once at run time.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ float to_f32(F16 value) noexcept;
 void to_f16(std::span<const float> source, std::span<F16> target) noexcept;
 void to_f32(std::span<const F16> source, std::span<float> target) noexcept;
 
-// What the array conversions use on this machine: "avx512", "f16c" or "portable".
+// The instructions that the array functions use on this machine: "avx512", "f16c" or "portable".
 std::string_view f16_instructions() noexcept;
 
 }  // namespace berth

@@ -1,6 +1,6 @@
-// Shapes and n-dimensional host views. A Shape is a value of up to eight extents, kept inline so that a
-// handle never allocates for it. An ArrayView<T> is a pointer with extents and strides: it owns nothing and
-// lives no longer than the buffer it came from.
+// Shapes and n-dimensional host views. A Shape is a value of up to eight extents, stored inline so that a handle never
+// allocates for it. An ArrayView<T> is a pointer with extents and strides: it owns nothing and must not outlive the
+// buffer it came from.
 #pragma once
 
 #include <array>
@@ -24,21 +24,21 @@ inline constexpr std::size_t kMaxRank = 8;
 class Shape {
  public:
   constexpr Shape() = default;
-  // Requires: at most kMaxRank extents; make() checks where the count is not known.
+  // Requires: at most kMaxRank extents. Use make() if the count is not known at compile time.
   constexpr Shape(std::initializer_list<std::size_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
   constexpr explicit Shape(std::span<const std::size_t> extents) : rank_(static_cast<std::uint8_t>(extents.size())) {
     assert(extents.size() <= kMaxRank);
     for (std::size_t i = 0; i < extents.size(); ++i) extents_[i] = extents[i];
   }
 
-  // InvalidArgument when there are more than kMaxRank extents.
+  // kInvalidArgument for more than kMaxRank extents.
   static Result<Shape> make(std::span<const std::size_t> extents);
 
   constexpr std::size_t rank() const noexcept { return rank_; }
   constexpr std::size_t operator[](std::size_t axis) const noexcept { return extents_[axis]; }
   constexpr std::span<const std::size_t> extents() const noexcept { return {extents_.data(), rank_}; }
 
-  // Product of the extents; 1 for rank 0. InvalidArgument on overflow.
+  // Product of the extents; 1 for rank 0. kInvalidArgument on overflow.
   Result<std::size_t> element_count() const;
 
   std::string to_string() const;  // "[32, 50257]"
@@ -66,7 +66,7 @@ class ArrayView {
       stride *= static_cast<std::ptrdiff_t>(shape[axis]);
     }
   }
-  // Strides are counted in elements.
+  // Strides are in elements.
   ArrayView(T* data, const Shape& shape, std::span<const std::ptrdiff_t> strides) : data_(data), shape_(shape) {
     assert(strides.size() == shape.rank());
     for (std::size_t axis = 0; axis < strides.size(); ++axis) strides_[axis] = strides[axis];
@@ -77,7 +77,7 @@ class ArrayView {
   std::size_t rank() const noexcept { return shape_.rank(); }
   std::ptrdiff_t stride(std::size_t axis) const noexcept { return strides_[axis]; }
 
-  // Requires: as many indices as the rank, each inside its extent.
+  // Requires: one index per axis, each less than its extent.
   template <class... Index>
   T& operator()(Index... index) const noexcept {
     assert(sizeof...(Index) == rank());
@@ -90,7 +90,7 @@ class ArrayView {
     return *element;
   }
 
-  // The same elements with two axes exchanged.
+  // The same elements with two axes swapped.
   ArrayView transposed(std::size_t a, std::size_t b) const {
     assert(a < rank() && b < rank());
     std::array<std::size_t, kMaxRank> extents{};

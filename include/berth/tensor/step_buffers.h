@@ -1,11 +1,11 @@
-// Buffers for steps that repeat: a decode loop takes the same sizes again and again and gives them all back at once.
-// Sizes are rounded to powers of two, each with its own bucket; the buffer returned last is handed out first, because
-// its pages are warm. Memory of different kinds (usage, host access, alignment, tag) is kept apart. Fresh memory is
-// zeroed, reused memory is not unless asked. After the first step nothing is allocated. Works on every device. Any
-// thread may call; the buffers outlive the pool, which only keeps handles.
+// Buffers for repeated steps: a decode loop requests the same sizes in each step and releases them all at its end.
+// Sizes are rounded up to powers of two, each with its own bucket. The buffer released last is returned first, because
+// its pages are warm. Memory with different options (usage, host access, alignment, tag) is kept apart. New memory is
+// zeroed; reused memory is zeroed only on request. After the first step nothing is allocated. Works on every device.
+// Any thread may call. The buffers may outlive this object, which only holds handles.
 //
-// Unlike the caching pool (pool.h), which is a layer of an allocator stack and sees blocks, this one is used by name:
-// it can give back a whole step at once, and it refuses what is returned twice.
+// Unlike the caching pool (caching_pool.h), which is a layer of an allocator stack and manages blocks, this class
+// manages buffers: it can release a whole step at once, and it detects a buffer that is released twice.
 #pragma once
 
 #include <cstddef>
@@ -27,43 +27,44 @@ struct BufferRequest {
 
 struct StepBuffersCounters {
   std::uint64_t fresh = 0;      // buffers allocated
-  std::uint64_t reused = 0;     // buffers handed out again
-  std::uint64_t reclaimed = 0;  // dropped without release() or reset(), and found by the pool itself
-  std::size_t used = 0;         // handed out now
-  std::size_t free = 0;         // waiting in buckets
+  std::uint64_t reused = 0;     // requests served by a buffer released before
+  std::uint64_t reclaimed = 0;  // destroyed by their user without release() or reset()
+  std::size_t used = 0;         // in use
+  std::size_t free = 0;         // in buckets
   std::size_t registered = 0;
-  std::size_t bytes = 0;  // held in all, registered ones not counted
+  std::size_t bytes = 0;  // held in total, without registered buffers
 };
 
 class StepBuffers {
  public:
-  // At most `most_used` buffers are handed out at once: past that a reset() was forgotten, and the pool says so instead
-  // of growing until the machine is full. Before it grows far, or when there is no memory, it takes back by itself what
-  // was dropped and is no longer in use by a queue; that shows in the counters.
+  // At most `most_used` buffers are in use at once. A program that needs more has probably forgotten a reset();
+  // allocate() then fails instead of growing until memory is exhausted. Before it grows far, or if memory is exhausted,
+  // it reclaims buffers whose handles were destroyed and that no queue uses; the counters show how many.
   explicit StepBuffers(AllocatorPtr allocator, std::size_t most_used = 65'536);
   ~StepBuffers();
   StepBuffers(const StepBuffers&) = delete;
   StepBuffers& operator=(const StepBuffers&) = delete;
 
-  // A buffer of the size, from its bucket or fresh. options.zero asks for zeroed memory in either case. The label is
-  // the first user's. OutOfMemory from the allocator, or when `most_used` are handed out; InvalidArgument for the
-  // shape.
+  // Returns a buffer from its bucket, or a new one. options.zero requests zeroed memory in both cases. A reused buffer
+  // keeps the label of its first user. kOutOfMemory from the allocator, or if `most_used` buffers are in use;
+  // kInvalidArgument for the shape.
   Result<Buffer> allocate(DType dtype, const Shape& shape, const BufferOptions& options = {});
 
-  // All of them or none. Together they cost at most one residency commit, at the next submit; an empty batch none.
+  // Allocates all requests or none. The batch costs at most one residency commit, at the next submit; an empty batch
+  // costs none.
   Result<std::vector<Buffer>> allocate_batch(std::span<const BufferRequest> requests);
 
-  // Takes a buffer back. NotOwned if it is not this pool's or was returned before.
+  // Releases a buffer. kNotOwned if it does not come from this object or was released before.
   Result<void> release(const Buffer& buffer);
 
-  // Takes everything back at the end of a step. O(buffers handed out).
+  // Releases all buffers at the end of a step. O(buffers in use).
   void reset() noexcept;
 
-  // reset(), and lets go of all memory and registrations.
+  // Calls reset(), then drops all memory and registrations.
   void clear() noexcept;
 
-  // Puts a buffer from elsewhere under the device's residency until clear(). It is never recycled. Registering the same
-  // storage again changes nothing. InvalidArgument for a buffer of another device.
+  // Adds a buffer of another allocator to the device's residency set until clear(). It is never reused. Registering the
+  // same storage again changes nothing. kInvalidArgument for a buffer of another device.
   Result<void> register_existing(const Buffer& buffer);
 
   StepBuffersCounters counters() const;
@@ -76,7 +77,7 @@ class StepBuffers {
   };
   struct Bucket {
     std::vector<std::uint32_t> spare;  // last in, first out
-    std::size_t entries = 0;           // spare or handed out
+    std::size_t entries = 0;           // spare or in use
   };
   static constexpr std::size_t kFree = ~std::size_t{0};
   static constexpr std::size_t kSizes = 64;
@@ -93,8 +94,8 @@ class StepBuffers {
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
   std::unordered_map<std::uint64_t, std::uint32_t> by_storage_;
-  std::vector<BufferOptions> kinds_;  // what sets memory apart, and nothing else of them
-  std::vector<Bucket> buckets_;       // kSizes for each kind
+  std::vector<BufferOptions> kinds_;  // only the fields that keep memory apart
+  std::vector<Bucket> buckets_;       // kSizes per kind
   std::vector<std::uint32_t> used_;
   std::size_t look_for_dropped_at_ = kLookForDropped;
   std::unordered_map<std::uint64_t, Buffer> registered_;

@@ -58,8 +58,8 @@ class MetadataValue {
   std::uint64_t size() const noexcept { return count_; }
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
-  // The value as the asked kind. TypeMismatch when it is of another kind or does not fit; as_string is
-  // InvalidData for text that is not UTF-8 (text() gives its bytes all the same).
+  // The value as the asked kind. kTypeMismatch when it is of another kind or does not fit; as_string is
+  // kInvalidData for text that is not UTF-8 (text() gives its bytes all the same).
   Result<std::int64_t> as_int() const;
   Result<std::uint64_t> as_uint() const;
   Result<double> as_double() const;  // any number
@@ -67,7 +67,7 @@ class MetadataValue {
   Result<std::string_view> as_string() const;
   std::string_view text() const noexcept;
 
-  // Element `index` of an array. InvalidArgument past the end, TypeMismatch when it is no array.
+  // Element `index` of an array. kInvalidArgument past the end, kTypeMismatch when it is no array.
   // O(1) for numbers, O(index) for strings and arrays: use elements() for all.
   Result<MetadataValue> at(std::uint64_t index) const;
   // All elements of an array, in order; the value itself when it is no array.
@@ -97,7 +97,7 @@ class Metadata {
   Metadata(Metadata&&) noexcept = default;
   Metadata& operator=(Metadata other) noexcept;
 
-  // Each adds one entry at the end. A key may be added once: AlreadyExists otherwise.
+  // Each adds one entry at the end. A key may be added once: kAlreadyExists otherwise.
   Result<void> add(std::string_view key, std::string_view text);
   Result<void> add(std::string_view key, const char* text) { return add(key, std::string_view(text)); }
   Result<void> add(std::string_view key, const std::string& text) { return add(key, std::string_view(text)); }

@@ -31,20 +31,20 @@ struct SaveOptions {
 };
 
 // In the order that the format's own writer uses (largest elements first, then by name), so that every tensor is
-// aligned to its element. Metadata must be strings: TypeMismatch otherwise. Unsupported for a dtype that the format
-// does not have; InvalidArgument for a name that is not UTF-8, comes twice or is "__metadata__"; NotAllocated for a
-// buffer without contents; Io; Cancelled.
+// aligned to its element. Metadata must be strings: kTypeMismatch otherwise. kUnsupported for a dtype that the format
+// does not have; kInvalidArgument for a name that is not UTF-8, comes twice or is "__metadata__"; kNotAllocated for a
+// buffer without contents; kIo; kCancelled.
 Result<void> save_safetensors(const std::string& path, std::span<const NamedBuffer> tensors,
                               const Metadata& metadata = {}, const SaveOptions& options = {});
 
-// GGUF version 3, in the order given. Alignment is general.alignment of the metadata, or 32. Also InvalidArgument for
-// a general.alignment that is no power of two of type u32, and Unsupported for more than four dimensions.
+// GGUF version 3, in the order given. Alignment is general.alignment of the metadata, or 32. Also kInvalidArgument for
+// a general.alignment that is no power of two of type u32, and kUnsupported for more than four dimensions.
 Result<void> save_gguf(const std::string& path, std::span<const NamedBuffer> tensors, const Metadata& metadata = {},
                        const SaveOptions& options = {});
 
 // Writes `source` in the format that `path` ends with, .safetensors or .gguf. Metadata comes along: typed values
 // become JSON text in safetensors, "format"-like strings stay strings in GGUF. Tensors that the format cannot hold are
-// Unsupported and named.
+// kUnsupported and named.
 Result<void> convert_weights(const WeightFile& source, const std::string& path, const SaveOptions& options = {});
 
 }  // namespace berth

@@ -69,7 +69,7 @@ struct AxisSlice {
 
 class WeightFile {
  public:
-  // An empty one, to be assigned to. Everything on it is empty or NotFound.
+  // An empty one, to be assigned to. Everything on it is empty or kNotFound.
   WeightFile() = default;
 
   WeightFormat format() const noexcept;
@@ -92,12 +92,12 @@ class WeightFile {
   void files() const&& = delete;
 
   // A read-only view of the mapped file: no copy, nothing is read until it is touched. Keeps the file mapped.
-  // NotFound; Io; Unsupported for more than kMaxRank dimensions. O(1).
+  // kNotFound; kIo; kUnsupported for more than kMaxRank dimensions. O(1).
   Result<Buffer> tensor(std::string_view name) const;
   Result<Buffer> tensor(const TensorInfo& info) const;
 
-  // Fresh buffers from `allocator` with the tensors' bytes. Everything is loaded or nothing: NotFound for a name,
-  // OutOfMemory, Io, Cancelled. Reads go straight into memory that the host can write; other devices are fed
+  // Fresh buffers from `allocator` with the tensors' bytes. Everything is loaded or nothing: kNotFound for a name,
+  // kOutOfMemory, kIo, kCancelled. Reads go straight into memory that the host can write; other devices are fed
   // through staging memory while the next pieces are read.
   Result<LoadedTensors> load(std::span<const std::string_view> names, const AllocatorPtr& allocator,
                              const LoadOptions& options = {}) const;
@@ -105,7 +105,7 @@ class WeightFile {
   // All tensors, in the order of tensors().
   Result<LoadedTensors> load_all(const AllocatorPtr& allocator, const LoadOptions& options = {}) const;
 
-  // Only a part of a tensor along one axis, reading only its bytes (and gaps below a page). InvalidArgument for a
+  // Only a part of a tensor along one axis, reading only its bytes (and gaps below a page). kInvalidArgument for a
   // slice outside the shape or through a quantised block.
   Result<Buffer> load_slice(std::string_view name, const AxisSlice& slice, const AllocatorPtr& allocator,
                             const LoadOptions& options = {}) const;
@@ -119,8 +119,8 @@ class WeightFile {
 };
 
 // Opens a file by what it holds, whatever its name; an index ("*.index.json"), any file of a split GGUF set, or a
-// folder with model.safetensors(.index.json) opens all its files. NotFound or Io; InvalidData with the place in the
-// file for one that breaks its format; Unsupported for what is outside the formats above. O(header).
+// folder with model.safetensors(.index.json) opens all its files. kNotFound or kIo; kInvalidData with the place in the
+// file for one that breaks its format; kUnsupported for what is outside the formats above. O(header).
 Result<WeightFile> open_weights(const std::string& path);
 
 }  // namespace berth
