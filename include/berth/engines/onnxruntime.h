@@ -1,5 +1,5 @@
-// Berth as the memory of ONNX Runtime, for a session of your own. Attach it to your environment, prepare the options
-// of each session, and name each run:
+// Berth as the memory of ONNX Runtime, for sessions that your program creates. Attach it to your environment, prepare
+// the options of each session, and name each run:
 //
 //     auto memory = berth::engines::OnnxRuntimeMemory::attach(api, env).value();
 //     memory->prepare(session_options).value();
@@ -7,12 +7,12 @@
 //     auto run = memory->run("640x480");   // equal keys: the same requests are expected
 //     api->Run(session, ...);
 //
-// The first run of a key is recorded; every later one is served from one planned arena, with the same bits out.
+// The first run of a key is recorded; every later run is served from one planned arena, with bit-identical outputs.
 // Sessions of one environment share the arena, which is as large as the largest plan. The engine may call from any of
 // its threads. Destroy in this order: values, sessions, the memory, the environment.
 //
-// This header needs none of the engine's: its types are only named. It is for the CPU memory of ONNX Runtime 1.23 or
-// newer; an attached environment takes all its sessions' CPU memory from Berth if they were prepared.
+// This header needs no header of the engine. It supports the CPU memory of ONNX Runtime 1.23 or newer; all prepared
+// sessions of an attached environment take their CPU memory from Berth.
 #pragma once
 
 #include <cstdint>
@@ -31,39 +31,40 @@ struct OrtSessionOptions;
 
 namespace berth::engines {
 
-// ONNX Runtime's table of functions, from a library that is found and opened at run time: the environment variable
+// The function table of ONNX Runtime, from a library that is found and opened at run time: the environment variable
 // BERTH_ONNXRUNTIME (the library or its folder), the wheel in build/venv or the active Python environment, the system.
-// kDeviceUnavailable: nowhere, or older than 1.23; the sentence has the command that installs it. A program that links
-// the engine does not need this.
+// kDeviceUnavailable if none is found or it is older than 1.23; the message contains the command that installs it. A
+// program that links the engine does not need this.
 Result<const OrtApi*> find_onnxruntime();
 
 struct OnnxRuntimeOptions {
-  // Without a limit in `replay.planning`, a plan takes at most about 30 ms.
+  // Unless `replay.planning` sets a limit, planning takes at most about 30 ms.
   ReplayOptions replay = {};
-  // Where the arena and everything else come from. DryRun: the CPU device, the arena faulted in at once. The engine
-  // computes in this memory, so it must have a host pointer.
+  // The allocators for the arena and for everything else. Null: the CPU device, with the arena faulted in at once. The
+  // engine computes in this memory, so it must have a host pointer.
   AllocatorPtr arena_memory = nullptr;
   AllocatorPtr pool = nullptr;
-  // Called before memory for weights is taken, while a session is made: a moment to give back file pages that were
-  // read already.
+  // Called before memory for weights is allocated during session creation: an opportunity to release file pages that
+  // were already read.
   std::function<void()> before_weights = nullptr;
 };
 
 class OnnxRuntimeMemory {
  public:
-  // Gives `env` Berth's allocator. kAlreadyExists: it has one. Driver: the engine refused, in its own words.
+  // Registers Berth's allocator with `env`. kAlreadyExists if it has one. kDriver with the message of the engine if it
+  // refuses.
   static Result<std::unique_ptr<OnnxRuntimeMemory>> attach(const OrtApi* api, OrtEnv* env,
                                                            OnnxRuntimeOptions options = {});
-  // Takes it away again. Requires: all sessions that use it are released.
+  // Unregisters the allocator. Requires: all sessions that use it are released.
   ~OnnxRuntimeMemory();
   OnnxRuntimeMemory(const OnnxRuntimeMemory&) = delete;
   OnnxRuntimeMemory& operator=(const OnnxRuntimeMemory&) = delete;
 
-  // Makes a session that is created with these options take its memory from here, each tensor by itself.
+  // Makes sessions that are created with these options allocate here, one request per tensor.
   Result<void> prepare(OrtSessionOptions* session_options) const;
 
-  // From here to the end of the returned value's life is one run. What went wrong in beginning it (no memory for the
-  // arena) is in `status`; the run is then served by the pool.
+  // One run: from its creation to its destruction or end(). If it could not begin normally (no memory for the arena),
+  // `status` holds the error and the run is served by the pool.
   class [[nodiscard]] Run {
    public:
     Run(Replay& replay, std::string_view key) : replay_(&replay), status(replay.begin_run(key)) {}
@@ -72,7 +73,7 @@ class OnnxRuntimeMemory {
     }
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
-    // Ends the run now and says what it did.
+    // Ends the run now and returns its result.
     ReplayRun end() noexcept {
       Replay* replay = replay_;
       replay_ = nullptr;
@@ -87,17 +88,17 @@ class OnnxRuntimeMemory {
   };
   Run run(std::string_view key) { return Run(replay(), key); }
 
-  // Gives back the pages of the engine's code that this process has mapped. Starting the engine and loading a model
-  // touch some 15 MiB of it that a run does not need; a good moment is when the sessions are made. Costs the next run
-  // a fault for each 64 KiB of code that it does need. Nothing happens where the system cannot do it.
+  // Releases the pages of the engine's code that this process has mapped. Starting the engine and loading a model touch
+  // about 15 MiB of code that a run does not need; call this after the sessions are created. The next run takes one
+  // page fault per 64 KiB of code that it does need. Does nothing on systems without support.
   void forget_loading() const noexcept;
 
-  // The recorder, plans and counters behind it.
+  // The recorder, the plans and their counters.
   Replay& replay() noexcept;
-  // Bytes that were taken for weights, over all sessions so far.
+  // Bytes allocated for weights, over all sessions so far.
   std::uint64_t weight_bytes() const noexcept;
 
-  // The allocator itself, for calls that take one. Lives as long as this.
+  // The allocator itself, for calls that take one. Valid as long as this object.
   OrtAllocator* allocator() noexcept;
 
  private:

@@ -1,8 +1,8 @@
-// CUDA on top of Buffer: what a GPU is, a scope that keeps its context current, and two typed owners of its memory.
-// CudaSlice<T> is the owned piece of memory itself; GpuBuffer<T> is a CudaSlice<T> and nothing else, so that a
-// reference to one may be used as a reference to the other by a bridge to another framework. Both are move-only, may be
-// moved between threads, and keep the device and its context alive. Memory is freed in stream order after its last use;
-// an error in a destructor is recorded on the device and read with take_cuda_error.
+// CUDA interoperability: information about a GPU, a scope that keeps its context current, and two typed owners of its
+// memory. CudaSlice<T> owns the memory; GpuBuffer<T> contains a CudaSlice<T> and nothing else, so that a bridge to
+// another framework can use a reference to one as a reference to the other. Both are move-only, may be moved between
+// threads, and keep the device and its context alive. Memory is freed in stream order after its last use. An error in a
+// destructor is recorded on the device; read it with take_cuda_error.
 //
 // The driver is opened at run time: this header needs no CUDA toolkit.
 #pragma once
@@ -43,12 +43,13 @@ struct CudaInfo {
 // kInvalidArgument if the device is not a CUDA device.
 Result<CudaInfo> cuda_info(Device& device);
 
-// The first error that a destructor or a free met since the last call, if any. Empty for other devices.
+// Returns the first error of a destructor or a free since the last call, if any. Empty for other devices.
 std::optional<Error> take_cuda_error(Device& device);
 
-// Keeps a device's context current on this thread while it lives, so that calls inside need not see to it each time;
-// what was current before is restored (a thread that had none keeps the context of CUDA:0). Belongs to its thread.
-// Requires: nobody else changes the thread's current context meanwhile; scopes end in reverse order.
+// Keeps the context of a device current on this thread during its lifetime, so that the calls inside need not set it
+// each time. The destructor restores the previous context (a thread that had none keeps the context of CUDA:0). Belongs
+// to its thread. Requires: nothing else changes the current context of the thread meanwhile; scopes end in reverse
+// order.
 class CudaScope {
  public:
   // kInvalidArgument if the device is not a CUDA device; the driver's error.
@@ -66,7 +67,7 @@ class CudaScope {
   std::unique_ptr<State, Leave> state_;
 };
 
-// What the GPU can hold: plain bytes, copied without constructors.
+// A type that the GPU can hold: plain bytes, copied without constructors.
 template <class T>
 concept DeviceValue = std::is_trivially_copyable_v<T> && !std::is_const_v<T>;
 
@@ -90,8 +91,8 @@ constexpr std::size_t units(std::size_t length) {
 }
 }  // namespace cuda_detail
 
-// `size()` values of T in the memory of one GPU. Its first member is the device address, so a pointer to a slice is
-// what a kernel launch takes as a pointer parameter.
+// `size()` values of T in the memory of one GPU. The first member is the device address, so a pointer to a slice can be
+// passed to a kernel launch as a pointer parameter.
 template <DeviceValue T>
 class CudaSlice {
  public:
@@ -111,8 +112,8 @@ class CudaSlice {
   CudaSlice& operator=(const CudaSlice&) = delete;
   ~CudaSlice() = default;
 
-  // Owns memory that somebody else allocated, at `pointer`; `release` frees it and is called once, also on failure.
-  // kInvalidArgument if the memory is another GPU's or none's.
+  // Takes ownership of memory at `pointer` that another library allocated. `release` frees it and is called once, also
+  // on failure. kInvalidArgument if the memory does not belong to this GPU.
   static Result<CudaSlice> adopt(DevicePtr device, unsigned long long pointer, std::size_t length,
                                  std::function<void()> release = {}) {
     auto buffer = Buffer::import(std::move(device),
@@ -122,8 +123,8 @@ class CudaSlice {
     return from_buffer(*std::move(buffer));
   }
 
-  // The window of a buffer on a GPU, without a copy. The handle is taken over: other handles go on sharing the bytes.
-  // kTypeMismatch for another element type, kSizeMismatch for a broken last element, kInvalidArgument on another device.
+  // The window of a buffer on a GPU, without a copy. Other handles continue to share the bytes. kTypeMismatch for
+  // another element type, kSizeMismatch if the size is not a multiple of T, kInvalidArgument for another device.
   static Result<CudaSlice> from_buffer(Buffer buffer) {
     if (auto ok = cuda_detail::check_cuda(buffer); !ok) return ok.error();
     if (dtype_of<T>.has_value() && buffer.dtype() != cuda_detail::stored_as<T>())
@@ -140,7 +141,7 @@ class CudaSlice {
     return slice;
   }
 
-  // The same memory as a Buffer, without a copy; of u8 where T is no dtype.
+  // The same memory as a Buffer, without a copy; with dtype u8 if T is not a dtype.
   Buffer into_buffer() && {
     pointer_ = 0;
     length_ = 0;
@@ -168,8 +169,8 @@ class GpuBuffer {
   GpuBuffer& operator=(const GpuBuffer&) = delete;
   ~GpuBuffer() = default;
 
-  // Memory with these contents. The copy is put on the device's default queue; `host` may be reused on return.
-  // kOutOfMemory; kInvalidArgument if the allocator is not a CUDA device's; the driver's error. Zero length calls no
+  // New memory with these contents. The copy is put on the default queue of the device; `host` may be reused on return.
+  // kOutOfMemory; kInvalidArgument if the allocator is not on a CUDA device; the driver's error. Zero length calls no
   // driver.
   static Result<GpuBuffer> alloc_from(AllocatorPtr allocator, std::span<const T> host) {
     return alloc(std::move(allocator), host.size(), false, std::as_bytes(host));
@@ -195,8 +196,8 @@ class GpuBuffer {
   }
   Buffer into_buffer() && { return std::move(slice_).into_buffer(); }
 
-  // The contents, when everything that was put before on the queue that used the memory last is done: blocks.
-  // kInvalidArgument if the memory is not on `device`; the driver's error.
+  // The contents after all earlier work on the queue that last used the memory. Blocks. kInvalidArgument if the memory
+  // is not on `device`; the driver's error.
   Result<std::vector<T>> to_host(const Device& device) const {
     std::vector<T> host(size());
     if (auto ok = cuda_detail::read(slice_.buffer(), device, std::as_writable_bytes(std::span(host))); !ok)
@@ -220,11 +221,11 @@ class GpuBuffer {
 
   CudaSlice<T> slice_;
 
-  // A bridge casts between references to the two. Nothing may be added beside the slice.
+  // Bridges cast between references to the two types, so no other member may be added.
   static_assert(std::is_standard_layout_v<CudaSlice<T>>);
 };
 
-// Whether a reference to the slice may stand for a reference to the buffer.
+// True if a reference to the slice can be used as a reference to the buffer.
 template <class T>
 inline constexpr bool is_transparent_over_slice =
     sizeof(GpuBuffer<T>) == sizeof(CudaSlice<T>) && alignof(GpuBuffer<T>) == alignof(CudaSlice<T>) &&

@@ -1,7 +1,8 @@
-// Sharing buffers with other frameworks through DLPack, without copies. Export gives a managed tensor that keeps the
-// buffer's storage alive until its deleter runs, on whatever thread, after everything else is gone. Import gives a
-// Buffer over foreign memory whose last handle runs the foreign deleter. The structs below are DLPack's own layout
-// (1.x and the form before it), declared here so that no header of another project is needed.
+// Shares buffers with other frameworks through DLPack, without copies. An exported tensor keeps the storage of the
+// buffer alive until its deleter runs, on any thread, even after everything else is destroyed. An imported tensor
+// becomes a Buffer over foreign memory; its last handle calls the foreign deleter. The structs below have DLPack's
+// layout (1.x and the form before it) and are declared here so that no header of another project is needed. Any thread
+// may call.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ enum DeviceType : std::int32_t {
 };
 
 struct DeviceId {
-  std::int32_t type;  // a DeviceType, or a number that Berth has no device for
+  std::int32_t type;  // a DeviceType, or a type that Berth has no device for
   std::int32_t id;
 };
 
@@ -62,7 +63,7 @@ struct Tensor {
   std::int32_t ndim;
   Type dtype;
   std::int64_t* shape;
-  std::int64_t* strides;  // in elements; null means dense, row by row
+  std::int64_t* strides;  // in elements; null: dense, row-major
   std::uint64_t byte_offset;
 };
 
@@ -84,32 +85,31 @@ struct ManagedTensorVersioned {
   Tensor tensor;
 };
 
-// The DLPack name of a buffer's place: host memory and mapped files are (kCpu, 0), managed memory of CUDA is
-// kCudaManaged. Allocates a lazy buffer on CUDA, where only the block tells which it is.
+// The DLPack device of a buffer: host memory and mapped files are (kCpu, 0); managed memory of CUDA is kCudaManaged. On
+// CUDA this allocates a lazy buffer, because only the block has that information.
 DeviceId device_of(const Buffer& buffer) noexcept;
 // The DLPack type of a dtype. kUnsupported for the block types of GGUF: view them as u8.
 Result<Type> type_of(DType dtype) noexcept;
 
-// A tensor of the same bytes. Work that was submitted on the buffer is complete on return, so that the receiver may
-// use it on any stream. Allocates a lazy buffer. The caller calls deleter(self) once; deleter(null) does nothing.
+// Exports a tensor over the same bytes. Work submitted on the buffer is complete on return, so the receiver may use it
+// on any stream. Allocates a lazy buffer. The caller must call deleter(self) once; deleter(null) does nothing.
 Result<ManagedTensorVersioned*> export_buffer(const Buffer& buffer);
-// The form before 1.0, which cannot say that memory is read-only: kReadOnly for such a buffer.
+// The form before 1.0, which cannot express read-only memory: kReadOnly for such a buffer.
 Result<ManagedTensor*> export_buffer_legacy(const Buffer& buffer);
 
 enum class Copy : std::uint8_t {
-  kNever,     // kUnsupported where strides are not those of a dense tensor
-  kIfNeeded,  // then into fresh host memory
+  kNever,     // kUnsupported if the tensor is not dense
+  kIfNeeded,  // copies a tensor that is not dense into new host memory
 };
 
-// A buffer over the tensor's memory, is_foreign() in reports. Takes the tensor over: its deleter runs when the last
-// handle goes, and also when this call fails. A null deleter is legal. kTypeMismatch for a type that Berth does not
-// have (or lanes), kDeviceUnavailable for a place that it cannot reach, kInvalidArgument for a null or newer tensor.
-// Requires: the producer's work is complete, or is waited for by the caller.
+// Imports a tensor as a buffer over its memory; is_foreign() is true for it. Takes ownership of the tensor: its deleter
+// runs when the last handle is destroyed, and also if this call fails. A null deleter is allowed. kTypeMismatch for a
+// type that Berth does not have (or lanes), kDeviceUnavailable for a device that it cannot access, kInvalidArgument for
+// a null or newer tensor. Requires: the work of the producer is complete, or the caller waits for it.
 Result<Buffer> import_tensor(ManagedTensorVersioned* tensor, Copy copy = Copy::kIfNeeded);
 Result<Buffer> import_tensor(ManagedTensor* tensor, Copy copy = Copy::kIfNeeded);
-// The same for a tensor whose deleter must run in some way of its own, under a lock or on another thread: `release` is
-// called once in its place. `flags` are those of ManagedTensorVersioned. Requires: the tensor is of version 1.x or
-// older.
+// The same for a tensor whose deleter must be called in a special way, under a lock or on another thread: `release` is
+// called once instead. `flags` are those of ManagedTensorVersioned. Requires: the tensor is of version 1.x or older.
 Result<Buffer> import_tensor(const Tensor& tensor, std::uint64_t flags, std::function<void()> release,
                              Copy copy = Copy::kIfNeeded);
 

@@ -1,9 +1,9 @@
-// METAL on top of Buffer: what a GPU is, and host memory that the GPU works on where it lies. Metal's own objects go in
-// and out through the common interface: Buffer::import takes an MTL::Buffer* as its address (nothing is copied, and it
-// is released only by the callback you give), native_handle() gives one, Queue::record_native hands out the
-// MTL::CommandBuffer* with no encoder open, and Device::native() is the MTL::Device*. Any thread may call.
+// Metal interoperability: information about a GPU, and host memory that the GPU uses in place. Metal objects pass
+// through the common interface: Buffer::import accepts an MTL::Buffer* as its address (nothing is copied; only the
+// given callback releases it), native_handle() returns one, Queue::record_native passes the MTL::CommandBuffer* with no
+// encoder open, and Device::native() is the MTL::Device*. Any thread may call.
 //
-// This header needs no metal-cpp, and its functions are there in every build.
+// This header does not need metal-cpp, and its functions exist in every build.
 #pragma once
 
 #include <cstddef>
@@ -20,22 +20,23 @@ struct MetalInfo {
   std::string name{};
   std::uint64_t registry_id = 0;
   bool unified_memory = false;
-  std::size_t working_set_bytes = 0;  // what Metal recommends to stay below
+  std::size_t working_set_bytes = 0;  // the limit that Metal recommends
   std::size_t max_buffer_bytes = 0;
-  std::size_t allocated_bytes = 0;  // of this process, as Metal counts it
+  std::size_t allocated_bytes = 0;  // by this process, as reported by Metal
   bool residency_sets = false;      // false on macOS before 15
 };
 
-// kInvalidArgument if the device is not a METAL device, or this build has none.
+// kInvalidArgument if the device is not a METAL device, or if this build does not support METAL.
 Result<MetalInfo> metal_info(Device& device);
 
-// The same bytes as a buffer of `metal`, without a copy: memory of CPU, or a file mapped by DISK, such as a tensor of a
-// weight file. Its dtype, shape and contents are the same, a read-only one stays so, and the host's buffer lives as
-// long as the new one. The pages that the window touches are wrapped, so wrapping a whole file and viewing its tensors
-// costs one Metal object. It is not in the residency set: StepBuffers::register_existing puts it there.
-// kNotAllocated; kNotCpuAccessible for other devices' memory; kMisaligned where the window shares a page with memory that
-// is not the buffer's (allocate with the page's alignment and whole pages, or 1 MiB and more); kOutOfMemory past
-// limits().max_block_bytes; kIo for a file that shrank; kInvalidArgument if `metal` is not a METAL device.
+// Wraps the bytes of `host` as a buffer of `metal`, without a copy: CPU memory, or a file mapped by DISK, such as a
+// tensor of a weight file. Dtype, shape and contents are the same, a read-only buffer stays read-only, and the host
+// buffer lives as long as the new one. The pages that the window touches are wrapped, so wrapping a whole file and
+// viewing its tensors costs one Metal object. The result is not in the residency set; StepBuffers::register_existing
+// adds it.
+// kNotAllocated; kNotCpuAccessible for memory of other devices; kMisaligned if the window shares a page with memory
+// outside the buffer (allocate whole pages with page alignment, or 1 MiB and more); kOutOfMemory above
+// limits().max_block_bytes; kIo for a truncated file; kInvalidArgument if `metal` is not a METAL device.
 Result<Buffer> metal_wrap(DevicePtr metal, const Buffer& host);
 
 }  // namespace berth

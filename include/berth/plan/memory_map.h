@@ -1,7 +1,7 @@
-// The memory map: one HTML file that shows where every buffer is and when, with nothing to install and nothing loaded
-// from elsewhere. Time runs across, offsets run up, each buffer is a rectangle, and the live bytes with their bound
-// are drawn below. Several panels share one scale, so that two ways to hold the same tensors can be compared by eye.
-// Everything here is a plain value or a pure function; any thread may call it.
+// The memory map: one self-contained HTML file that shows where every buffer is and when. The horizontal axis is time,
+// the vertical axis is the offset, each buffer is a rectangle, and the live bytes with their bound are drawn below.
+// Several panels share one scale, so that two layouts of the same tensors can be compared. Everything here is a plain
+// value or a pure function; any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct MapPanel {
   std::vector<MapRectangle> rectangles = {};
   std::vector<std::string> names = {};  // by node; missing or empty: "buffer 7"
   std::vector<MapBlock> blocks = {};    // drawn one above the other; empty: one block as high as its rectangles
-  std::optional<std::uint64_t> held = std::nullopt;             // bytes the whole holds; default: the sum of the blocks
+  std::optional<std::uint64_t> held = std::nullopt;             // total bytes held; default: the sum of the blocks
   std::optional<std::uint64_t> bound = std::nullopt;            // no plan can be smaller
   std::vector<std::pair<std::string, std::string>> facts = {};  // name and value, in a row above the chart
   std::vector<std::string> notes = {};                          // sentences below it
@@ -50,15 +50,15 @@ struct MemoryMap {
   std::vector<MapPanel> panels = {};
 };
 
-// The panel of a plan: a rectangle for each stretch of each node's life (aliases are inside their roots and have none
-// of their own), its blocks, its bound, and facts about it. `names` are used for nodes without a label. O(n log n).
+// The panel of a plan: one rectangle per interval in which a node holds data (an alias has none, because it lies inside
+// its root), the blocks, the bound, and facts about the plan. `names` are used for nodes without a label. O(n log n).
 // Requires: the plan is valid for the problem.
 MapPanel map_panel(const PlanProblem& problem, const MemoryPlan& plan, std::span<const std::string> names = {});
 
-// The page as text. O(rectangles); about 30 bytes each.
+// The page as text. O(rectangles), about 30 bytes each.
 std::string memory_map_html(const MemoryMap& map);
 
-// The page as a file. kIo: it cannot be written.
+// Writes the page to a file. kIo if it cannot be written.
 Result<void> write_memory_map(const std::string& path, const MemoryMap& map);
 
 }  // namespace berth

@@ -1,7 +1,7 @@
-// Choosing an order of execution that needs little memory. A graph of steps usually allows many orders; how much is
-// alive at once differs between them, sometimes by half. order_for_memory finds an order with a lower peak: exactly
-// for small graphs and for the small parts of large ones, by rules and local search beyond. Everything here is a plain
-// value or a pure function; any thread may call it. The result feeds the planner through lifetimes_of.
+// Chooses an execution order that needs little memory. A graph of steps usually allows many orders, and their peaks of
+// live bytes can differ by a factor of two. order_for_memory finds an order with a low peak: an exact search solves
+// small graphs and small parts of large ones; heuristics and local search handle the rest. lifetimes_of passes the
+// result to the planner. Everything here is a plain value or a pure function; any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace berth {
 
-// A step and the value it makes. The value is alive from its step to the last step that reads it. A value that nobody
-// reads is an output and stays to the end.
+// A step and the value it produces. The value is live from its step to the last step that reads it. A value that no
+// step reads is an output and stays live to the end.
 struct OrderNode {
   std::uint64_t bytes = 0;    // of the value
-  std::uint64_t scratch = 0;  // needed during the step alone
-  bool keep = false;          // the value stays to the end although somebody reads it
+  std::uint64_t scratch = 0;  // needed only during the step
+  bool keep = false;          // the value stays live to the end even if a step reads it
 };
 
-// `to` reads what `from` makes. An edge for order alone goes from a node of zero bytes.
+// `to` reads the value of `from`. For a pure ordering constraint, use a `from` node of zero bytes.
 struct OrderEdge {
   std::uint32_t from = 0;
   std::uint32_t to = 0;
@@ -33,34 +33,34 @@ struct OrderGraph {
 };
 
 struct OrderOptions {
-  // The order to improve on: each node once, after all it reads. Empty: by index if that is such an order, else some
-  // order that is.
+  // The order to improve on: each node once, after the nodes it reads. Empty: the order by index if that is valid,
+  // otherwise some valid order.
   std::span<const std::uint32_t> given = {};
 
-  // States that the exact search may visit, for each part of the graph. More finds and proves more.
+  // The number of states that the exact search may visit per part of the graph. More states find and prove more.
   std::uint64_t work_limit = 200'000;
 };
 
 struct MemoryOrder {
   std::vector<std::uint32_t> order = {};
-  std::uint64_t peak = 0;         // most bytes alive during any step, its scratch included
-  std::uint64_t given_peak = 0;   // of the order given; never below peak
+  std::uint64_t peak = 0;         // most bytes live during any step, including its scratch
+  std::uint64_t given_peak = 0;   // of the given order; at least peak
   std::uint64_t lower_bound = 0;  // no order has a lower peak
   bool optimal = false;           // peak == lower_bound
 };
 
-// An order of the graph whose peak is at most that of the order given, and as low as could be found. The same input
-// gives the same order. O((n + e) log n) time plus work_limit states for each part that is searched; O(n + e) memory.
-// kInvalidArgument: an edge or the given order names a node that is not there, the given order is not one, or the
-// bytes exceed 2^62 in sum. kCycle: no order exists.
+// Returns an order whose peak is at most that of the given order, and as low as the search could find. The same input
+// gives the same order. O((n + e) log n) time plus work_limit states per searched part; O(n + e) memory.
+// kInvalidArgument: an edge or the given order names an unknown node, the given order is invalid, or the bytes exceed
+// 2^62 in total. kCycle: no order exists.
 Result<MemoryOrder> order_for_memory(const OrderGraph& graph, const OrderOptions& options = {});
 
-// Most bytes alive during any step of `order`. O(n + e). Fails like order_for_memory.
+// The most bytes live during any step of `order`. O(n + e). Fails like order_for_memory.
 Result<std::uint64_t> order_peak(const OrderGraph& graph, std::span<const std::uint32_t> order);
 
-// The values of the graph as lifetimes for the planner, in the order of its nodes, when one step of `order` runs at a
-// time: step k is level k. A step's scratch is a lifetime of its own, after those of all nodes, for nodes that have
-// some. O(n + e). Fails like order_for_memory.
+// The values of the graph as lifetimes for the planner, in node order, for an execution of one step at a time: step k
+// is level k. The scratch of a step, if any, is a separate lifetime; these follow the lifetimes of all nodes. O(n + e).
+// Fails like order_for_memory.
 Result<std::vector<Lifetime>> lifetimes_of(const OrderGraph& graph, std::span<const std::uint32_t> order);
 
 }  // namespace berth

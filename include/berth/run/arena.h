@@ -1,19 +1,19 @@
-// A MemoryPlan made real: one buffer for each block of the plan, and a slot in it for each node. An Arena lives on
-// any device; every transfer goes through a Queue, so it works where the host has no pointer. It is move-only and
-// frees its memory when it and every view of it are gone. All const functions may be called from several threads at
-// once; that two threads do not use the same bytes at once is the schedule's or the caller's duty. set_actual_len
-// must not run beside any other call.
+// The memory of a MemoryPlan: one buffer per block of the plan, and a slot in it per node. An Arena works on any
+// device, because every transfer goes through a Queue. It is move-only; its memory is freed when the arena and all its
+// views are destroyed. Const functions may be called from several threads at once; the schedule or the caller must
+// ensure that two threads do not use the same bytes at once. set_actual_len must not run concurrently with any other
+// call.
 //
 //   plan      slots[0] = {offset 0, bytes 4096}, slots[1] = {offset 4096, bytes 8192}
 //   whole()   |.. node 0 ..|........ node 1 ........|         f32, or any bytes
 //   shadow    |node 0|.. node 1 ..|                           f16, each at half the byte offset
 //
-// The f16 shadow. Where kernels can read halves, a second buffer for each block holds what write_f32 wrote as f16 at
-// half the byte offset: rounded to nearest even, too large becomes infinity, NaN stays NaN, an odd count is followed
-// by one zero half. The arena knows for each node whether its shadow still tells the truth: any other write to bytes
-// of the node, also through another node that shares them, makes it stale, and shadow() then converts again. A
-// buffer() or whole() that was handed out for writing can be written at any time, so the nodes it covers are
-// converted at each shadow(). Old data is never handed out in silence.
+// The f16 shadow. On devices whose kernels can read f16, a second buffer per block holds a copy of what write_f32
+// wrote, converted to f16, at half the byte offset. Conversion rounds to nearest even; values that are too large become
+// infinity; NaN stays NaN; an odd count is padded with one zero. The arena tracks for each node whether its shadow is
+// current: any other write to bytes of the node, also through another node that shares them, makes it stale, and
+// shadow() then converts again. A buffer() or whole() obtained for writing can be written at any time, so the nodes it
+// covers are converted at each shadow(). Stale data is never returned silently.
 #pragma once
 
 #include <cstddef>
@@ -33,11 +33,11 @@
 
 namespace berth {
 
-// A node's place in the plan: the index of its lifetime and of its slot.
+// The index of a node in the plan: of its lifetime and of its slot.
 using NodeId = std::uint32_t;
 
 enum class Shadow : std::uint8_t {
-  kAuto,  // where the device's kernels can read f16
+  kAuto,  // on devices whose kernels can read f16
   kOn,
   kOff,
 };
@@ -45,84 +45,85 @@ enum class Shadow : std::uint8_t {
 struct ArenaOptions {
   Shadow f16_shadow = Shadow::kAuto;
 
-  // Only the blocks of this lane: an arena for each lane. Nodes of other lanes are not in it. Absent: all lanes.
+  // Only the blocks of this lane, for one arena per lane. Nodes of other lanes are not in the arena. Absent: all lanes.
   std::optional<std::uint32_t> lane = std::nullopt;
 
-  // Where blocks of bank i come from; past the end, or null, they come from the allocator given to from_plan.
+  // The allocator for blocks of bank i. If it is missing or null, they come from the allocator passed to from_plan.
   std::vector<AllocatorPtr> banks = {};
 
-  // Where each block starts: at least this, and at least what the device binds at. Slots start at the plan's offsets
-  // in it. A power of two.
+  // Minimum alignment of each block, a power of two; raised to the binding alignment of the device. Slots are at the
+  // offsets of the plan within it.
   std::size_t alignment = 64;
 
   HostAccess host = HostAccess::kPreferred;
   Usage usage = Usage::kDefault;
-  bool zero = false;  // fresh memory is undefined unless asked
+  bool zero = false;  // otherwise the contents of new memory are undefined
   Name label = "arena";
   Name tag = {};
 };
 
 class Arena {
  public:
-  // Allocates the plan's blocks, and their shadows. Checks the plan first, in O(nodes), and allocates nothing if it
-  // cannot work:
+  // Allocates the blocks of the plan, and their shadows. First checks the plan, in O(nodes); if the check fails,
+  // nothing is allocated:
   //   kInvalidArgument  no allocator, an alignment that is not a power of two, or a slot outside its block
-  //   kNotFound         the plan has no block in the lane asked for
-  //   kInfeasible       a block larger than the device allocates, or a node larger than it binds; the sentence says by
+  //   kNotFound         the plan has no block in the requested lane
+  //   kInfeasible       a block larger than the device allocates, or a node larger than it binds; the message says by
   //                    how much and what to do. A plan made with PlanProblem::max_block_bytes is already split.
-  //   kOutOfMemory      from the allocator; what was allocated before is freed
+  //   kOutOfMemory      from the allocator; blocks allocated before are freed
   static Result<Arena> from_plan(AllocatorPtr allocator, const MemoryPlan& plan, const ArenaOptions& options = {});
 
   Arena(Arena&&) noexcept;
   Arena& operator=(Arena&&) noexcept;
   ~Arena();
 
-  // --- The plan, as it is here ---
-  // False for an unknown node, one of zero bytes, and one of another lane. Everything below that takes a node gives
-  // kNotFound for these.
+  // --- The plan ---
+  // False for an unknown node, a node of zero bytes, and a node of another lane. All functions below that take a node
+  // fail with kNotFound for these.
   bool has(NodeId node) const noexcept;
   // Bytes from the start of the node's block.
   Result<std::size_t> offset(NodeId node) const;
-  // Bytes of data: those of the slot, until set_actual_len says less.
+  // Bytes of data: the size of the slot, unless set_actual_len has set fewer.
   Result<std::size_t> len_of(NodeId node) const;
-  // Bytes that the plan gave the node.
+  // The size of the slot in the plan.
   Result<std::size_t> slot_len(NodeId node) const;
-  // Records how many bytes of the slot are data. kSizeMismatch if they are more than the slot has.
+  // Sets how many bytes of the slot are data. kSizeMismatch if they exceed the slot.
   Result<void> set_actual_len(NodeId node, std::size_t bytes);
-  // Which buffer the node is in: an index for whole().
+  // The block that holds the node: an index for whole().
   Result<std::uint32_t> block_of(NodeId node) const;
-  // One for each node of the plan, in its order.
+  // One per node of the plan, in order.
   std::span<const Slot> slots() const noexcept;
   std::size_t node_count() const noexcept { return slots().size(); }
   std::size_t block_count() const noexcept;
-  // Bytes of all blocks held, without the shadow.
+  // Total bytes of the blocks, without the shadow.
   std::size_t total_size() const noexcept;
   // Bytes of the shadow; 0 without one.
   std::size_t shadow_size() const noexcept;
 
   // --- Buffers ---
-  // The node's len_of() bytes as a view with its own id: f32 where they are whole floats, else u8. Reinterpret it
-  // with Buffer::view(0, dtype, shape). Say kRead when nothing will be written through it: else the node's shadow is
-  // converted at each shadow() from now on.
+  // The len_of() bytes of the node as a view with its own id: f32 if they are whole floats, otherwise u8. Use
+  // Buffer::view(0, dtype, shape) to reinterpret it. Pass kRead if nothing will be written through it; otherwise the
+  // shadow of the node is converted at each shadow() from now on.
   Result<Buffer> buffer(NodeId node, Access access = Access::kReadWrite) const;
-  // A whole block, as bytes. kNotFound for an index that is not there, or another lane's. The same rule for `access`.
+  // A whole block as bytes. kNotFound for an unknown index or a block of another lane. `access` as for buffer().
   Result<Buffer> whole(std::size_t block = 0, Access access = Access::kReadWrite) const;
-  // Says that the node's bytes were written by means the arena cannot see, such as a kernel given a kRead view.
+  // Declares that the bytes of the node were written in a way that the arena cannot observe, such as by a kernel that
+  // was given a kRead view.
   Result<void> mark_written(NodeId node) const;
 
-  // --- Transfers. kInvalidArgument if the queue is another device's; else as Queue::write and Queue::read. ---
-  // Work recorded on the queue after this sees the floats. kSizeMismatch if they are longer than the slot, and then
-  // nothing is written. Fewer are legal; the rest keeps its bytes.
+  // --- Transfers. kInvalidArgument for a queue of another device; otherwise fail like Queue::write and Queue::read.
+  // ---
+  // Work recorded on the queue after this call reads the new values. kSizeMismatch if they exceed the slot; nothing is
+  // written then. Fewer values are allowed; the rest of the slot keeps its contents.
   Result<void> write_f32(Queue& queue, NodeId node, std::span<const float> data) const;
-  // The node's data, as whole floats. Submits the queue and waits.
+  // Reads the data of the node as floats. Submits the queue and waits.
   Result<std::vector<float>> read_f32(Queue& queue, NodeId node) const;
-  // The same into the caller's memory. kSizeMismatch unless there is room for exactly the node's floats.
+  // The same into memory of the caller. kSizeMismatch unless it holds exactly the floats of the node.
   Result<void> read_f32(Queue& queue, NodeId node, std::span<float> target) const;
-  // Bytes [offset, offset + size) of the node's slot; any offset and size inside it. kInvalidView outside it, and then
-  // nothing is written.
+  // Bytes [offset, offset + size) of the node's slot. kInvalidView outside the slot; nothing is written then.
   Result<void> write_bytes(Queue& queue, NodeId node, std::size_t offset, std::span<const std::byte> data) const;
   Result<void> read_bytes(Queue& queue, NodeId node, std::size_t offset, std::span<std::byte> target) const;
-  // Bytes of a whole block, wherever nodes are in it. kInvalidView outside the block.
+  // A byte range of a whole block, independent of nodes. kInvalidView outside the block.
   Result<void> write_bytes_range(Queue& queue, std::size_t offset, std::span<const std::byte> data,
                                  std::size_t block = 0) const;
   Result<std::vector<std::byte>> read_bytes_range(Queue& queue, std::size_t offset, std::size_t bytes,
@@ -130,15 +131,17 @@ class Arena {
 
   // --- The f16 shadow ---
   bool has_shadow() const noexcept;
-  // Whether a shadow() of the node would need no conversion now. kNotFound, kUnsupported and kMisaligned as shadow().
+  // True if shadow() would not convert the node now. Fails like shadow().
   Result<bool> shadow_is_fresh(NodeId node) const;
-  // The node's data as f16: a view of the shadow whose element count is rounded up to even. If the shadow is stale,
-  // the data is read through the queue (which is submitted and waited for), converted and written back; work recorded
-  // after this sees it. Ask again after each write. kUnsupported without a shadow; kMisaligned if the node's offset is
-  // no multiple of 8, where halves of two nodes would fall on one another: plan with alignment = 8 or more.
+  // The data of the node as f16: a view of the shadow, with the element count rounded up to even. If the shadow is
+  // stale, the data is read through the queue (which is submitted and waited for), converted and written back; work
+  // recorded after this call sees it. Call it again after each write. kNotFound; kUnsupported without a shadow;
+  // kMisaligned if the offset of the node is not a multiple of 8, because the shadows of two nodes would then overlap:
+  // plan with an alignment of at least 8.
   Result<Buffer> shadow(Queue& queue, NodeId node) const;
-  // The whole shadow of a block, as it is: fresh only where shadow_is_fresh() says so. Empty handle if the block has
-  // no node with a shadow. Its size is the largest padded end: a slot at offset 32 with 12 bytes gives 24.
+  // The whole shadow of a block in its present state: current only for nodes for which shadow_is_fresh() is true. An
+  // empty handle if no node of the block has a shadow. Its size is the largest padded end: a slot of 12 bytes at offset
+  // 32 gives 24.
   Result<Buffer> shadow_whole(std::size_t block = 0) const;
 
  private:

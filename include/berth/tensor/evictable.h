@@ -39,9 +39,10 @@ struct EvictableCounters {
 class EvictableMemory : public Allocator {
  public:
   // Releases the memory of every resident buffer with this tag, or of all buffers if the tag is empty. Waits for
-  // submitted work on the device first. Returns the bytes released. The contents of backed buffers (see back_with) are
-  // not copied. kIo if a spill file cannot be written; kOutOfMemory if host memory cannot hold the contents; the
-  // driver's error. After a failure, buffers that were already evicted stay evicted and the others stay resident.
+  // submitted work on the device first. Returns the bytes released. Backed buffers (see back_with) are evicted without
+  // a copy; kDrop loses their contents too. kIo if a spill file cannot be written; kOutOfMemory if host memory cannot
+  // hold the contents; the driver's error. After a failure, buffers that were already evicted stay evicted and the
+  // others stay resident.
   // Requires: no work that is recorded but not submitted uses the buffers.
   virtual Result<std::size_t> evict(Name tag, Contents contents) = 0;
 

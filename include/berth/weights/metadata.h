@@ -1,7 +1,6 @@
-// What a weight file says about itself: keys and typed values. A MetadataValue is a view of bytes that
-// somebody else keeps (an open WeightFile, or a Metadata list being built): copy it freely, use it no
-// longer than its keeper. Values are read-only, so any number of threads may read them. The types are
-// those of GGUF, the richest of the formats; safetensors has strings only.
+// The metadata of a weight file: keys and typed values. A MetadataValue is a view of bytes owned by an open WeightFile
+// or by a Metadata list; it must not outlive that owner. Values are read-only, so any number of threads may read them.
+// The types are those of GGUF, which has the most; safetensors has strings only.
 #pragma once
 
 #include <concepts>
@@ -17,7 +16,7 @@
 
 namespace berth {
 
-// The numbers are GGUF's own.
+// The numbers are those of GGUF.
 enum class MetadataType : std::uint8_t {
   kU8 = 0,
   kI8 = 1,
@@ -37,7 +36,7 @@ enum class MetadataType : std::uint8_t {
 // "u8", "string", "array"
 std::string_view to_string(MetadataType type) noexcept;
 
-// Bytes of one encoded value; 0 for strings and arrays, whose size varies.
+// The size of one encoded value in bytes; 0 for strings and arrays, whose size varies.
 std::size_t fixed_size(MetadataType type) noexcept;
 
 class MetadataValue {
@@ -46,20 +45,20 @@ class MetadataValue {
 
   // A view of a string's characters.
   static MetadataValue string(std::string_view text) noexcept;
-  // A view of one encoded value: little-endian numbers, the characters of a string, or the encoded
-  // elements of an array (strings with a 64-bit length before them).
+  // A view of one encoded value: little-endian numbers, the characters of a string, or the encoded elements of an array
+  // (strings are preceded by a 64-bit length).
   static MetadataValue encoded(MetadataType type, std::span<const std::byte> bytes) noexcept;
   static MetadataValue array(MetadataType element, std::uint64_t count, std::span<const std::byte> bytes) noexcept;
 
   MetadataType type() const noexcept { return type_; }
-  // Of an array; otherwise type().
+  // The element type of an array; otherwise type().
   MetadataType element_type() const noexcept { return element_; }
-  // Elements of an array; 1 otherwise.
+  // The number of elements of an array; otherwise 1.
   std::uint64_t size() const noexcept { return count_; }
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
-  // The value as the asked kind. kTypeMismatch when it is of another kind or does not fit; as_string is
-  // kInvalidData for text that is not UTF-8 (text() gives its bytes all the same).
+  // The value as the requested type. kTypeMismatch if it has another type or does not fit. as_string fails with
+  // kInvalidData for text that is not UTF-8; text() returns its bytes in any case.
   Result<std::int64_t> as_int() const;
   Result<std::uint64_t> as_uint() const;
   Result<double> as_double() const;  // any number
@@ -67,13 +66,13 @@ class MetadataValue {
   Result<std::string_view> as_string() const;
   std::string_view text() const noexcept;
 
-  // Element `index` of an array. kInvalidArgument past the end, kTypeMismatch when it is no array.
-  // O(1) for numbers, O(index) for strings and arrays: use elements() for all.
+  // Element `index` of an array. kInvalidArgument past the end, kTypeMismatch if the value is not an array.
+  // O(1) for numbers, O(index) for strings and arrays: use elements() to visit all.
   Result<MetadataValue> at(std::uint64_t index) const;
-  // All elements of an array, in order; the value itself when it is no array.
+  // All elements of an array, in order; the value itself if it is not an array.
   std::vector<MetadataValue> elements() const;
 
-  // For people: numbers, quoted strings, "[1, 2, 3, ... 32000 elements]" with at most `limit` elements.
+  // Readable text: numbers, quoted strings, "[1, 2, 3, ... 32000 elements]" with at most `limit` elements.
   std::string to_string(std::size_t limit = 8) const;
 
  private:
@@ -88,8 +87,7 @@ struct MetadataEntry {
   MetadataValue value;
 };
 
-// A list of entries that keeps its own bytes: what a writer is given. Not safe for use from several
-// threads while it changes.
+// A list of entries that owns its bytes, for writing files. Not thread-safe while it is changed.
 class Metadata {
  public:
   Metadata() = default;
@@ -97,7 +95,7 @@ class Metadata {
   Metadata(Metadata&&) noexcept = default;
   Metadata& operator=(Metadata other) noexcept;
 
-  // Each adds one entry at the end. A key may be added once: kAlreadyExists otherwise.
+  // Each of these adds one entry at the end. kAlreadyExists if the key is present.
   Result<void> add(std::string_view key, std::string_view text);
   Result<void> add(std::string_view key, const char* text) { return add(key, std::string_view(text)); }
   Result<void> add(std::string_view key, const std::string& text) { return add(key, std::string_view(text)); }
@@ -114,12 +112,12 @@ class Metadata {
                                                                                   std::span<const Number> numbers) {
     return add_array(key, type_of<Number>(), numbers.size(), std::as_bytes(numbers));
   }
-  // A deep copy of a value from elsewhere.
+  // Adds a deep copy of a value.
   Result<void> add(std::string_view key, const MetadataValue& value);
 
-  // The value of a key; null when it is not there. O(entries).
+  // The value of a key; null if there is none. O(entries).
   const MetadataValue* find(std::string_view key) const noexcept;
-  // Replaces a string or adds it.
+  // Sets a string, replacing the entry if the key is present.
   void set(std::string_view key, std::string_view text);
 
   std::span<const MetadataEntry> entries() const noexcept { return entries_; }
@@ -142,7 +140,7 @@ class Metadata {
                          std::span<const std::byte> bytes);
   std::string_view keep(std::string_view text);
 
-  std::deque<std::string> kept_;  // never moves what it holds
+  std::deque<std::string> kept_;  // addresses of its elements are stable
   std::vector<MetadataEntry> entries_;
 };
 

@@ -1,10 +1,10 @@
-// Weight files: safetensors (one file or shards with an index), GGUF (one file or a split set), and NumPy's .npy
-// and uncompressed .npz, behind one interface. Opening reads headers only. tensor() is a zero-copy view of the
-// mapped file on the DISK device; load() reads into fresh memory of any device, in parallel.
+// Weight files: safetensors (one file, or shards with an index), GGUF (one file or a split set), and NumPy's .npy and
+// uncompressed .npz, with one interface. Opening reads headers only. tensor() returns a zero-copy view of the mapped
+// file on the DISK device; load() reads into new memory of any device, in parallel.
 //
-// A WeightFile is a cheap value that shares what it opened; names, shapes and metadata that it hands out live as
-// long as any copy of it (they cannot be asked of a temporary), and buffers live on by themselves. All calls are const
-// and may run on any thread.
+// A WeightFile is a shared handle that is cheap to copy. Names, shapes and metadata live as long as any copy of it (the
+// compiler rejects asking a temporary for them); buffers live independently. All functions are const and may be called
+// from any thread.
 //
 //   auto file = berth::open_weights("model.safetensors").value();
 //   for (const berth::TensorInfo& t : file.tensors()) ...
@@ -38,26 +38,26 @@ struct LoadProgress {
 };
 
 struct LoadOptions {
-  // Readers at once; 0 takes one for each processor, at most 8.
+  // The number of reader threads; 0: one per processor, at most 8.
   unsigned threads = 0;
-  // Reads past the page cache (O_DIRECT where the file system has it), for files larger than memory.
+  // Bypasses the page cache (O_DIRECT if the file system supports it), for files larger than memory.
   bool direct = false;
-  // Computes the CRC-32 (as zlib's) of every tensor loaded.
+  // Computes the CRC-32 (as zlib) of every loaded tensor.
   bool checksums = false;
-  // Called about every 8 MiB, by one thread at a time but not always the same; returning false cancels.
+  // Called about every 8 MiB, by one thread at a time but not always the same one; return false to cancel.
   std::function<bool(const LoadProgress&)> progress{};
-  // Another way to cancel, from any thread.
+  // Cancels the load, from any thread.
   std::stop_token cancel{};
-  // Tensors below this size share storages of up to 64 MiB: fully on huge pages, made and read with few system
-  // calls, and freed with the last of their tensors. 0 gives every tensor its own storage.
+  // Tensors smaller than this share storages of up to 64 MiB, which use huge pages and need few system calls; a shared
+  // storage is freed with the last of its tensors. 0 gives every tensor its own storage.
   std::size_t share_below = std::size_t{8} << 20;
-  // For the buffers made.
+  // Options of the new buffers.
   BufferOptions buffer{};
 };
 
 struct LoadedTensors {
-  std::vector<Buffer> buffers;             // in the order asked for
-  std::vector<std::uint32_t> checksums{};  // the same order; empty unless asked for
+  std::vector<Buffer> buffers;             // in the requested order
+  std::vector<std::uint32_t> checksums{};  // in the same order; empty unless requested
 };
 
 // A part of a tensor: indices [begin, end) of one axis.
@@ -69,35 +69,35 @@ struct AxisSlice {
 
 class WeightFile {
  public:
-  // An empty one, to be assigned to. Everything on it is empty or kNotFound.
+  // An empty handle: it has no tensors, and lookups fail with kNotFound.
   WeightFile() = default;
 
   WeightFormat format() const noexcept;
-  // All tensors, in the order of their bytes; shards one after the other.
+  // All tensors, in the order of their bytes, shard after shard.
   std::span<const TensorInfo> tensors() const& noexcept;
-  // DryRun when there is none of this name. O(1).
+  // The tensor with this name, or null. O(1).
   const TensorInfo* find(std::string_view name) const& noexcept;
-  // Entries in the file's order. Of a sharded or split set: the first file's.
+  // Entries in file order; of a sharded or split set, those of the first file.
   std::span<const MetadataEntry> metadata() const& noexcept;
   const MetadataValue* find_metadata(std::string_view key) const& noexcept;
-  // The paths that were opened; TensorInfo::file counts them.
+  // The paths of the open files; TensorInfo::file is an index into this.
   std::span<const std::string> files() const& noexcept;
-  // Sum over all tensors.
+  // The sum over all tensors.
   std::uint64_t total_bytes() const noexcept;
-  // `for (t : open_weights(path).value().tensors())` would read what is gone: keep the file in a variable.
+  // `for (t : open_weights(path).value().tensors())` would read freed memory: keep the file in a variable.
   void tensors() const&& = delete;
   void find(std::string_view name) const&& = delete;
   void metadata() const&& = delete;
   void find_metadata(std::string_view key) const&& = delete;
   void files() const&& = delete;
 
-  // A read-only view of the mapped file: no copy, nothing is read until it is touched. Keeps the file mapped.
-  // kNotFound; kIo; kUnsupported for more than kMaxRank dimensions. O(1).
+  // A read-only view of the mapped file: no copy, and nothing is read until it is accessed. The view keeps the file
+  // mapped. kNotFound; kIo; kUnsupported for more than kMaxRank dimensions. O(1).
   Result<Buffer> tensor(std::string_view name) const;
   Result<Buffer> tensor(const TensorInfo& info) const;
 
-  // Fresh buffers from `allocator` with the tensors' bytes. Everything is loaded or nothing: kNotFound for a name,
-  // kOutOfMemory, kIo, kCancelled. Reads go straight into memory that the host can write; other devices are fed
+  // New buffers from `allocator` with the bytes of the tensors. Loads all or nothing: kNotFound for a name,
+  // kOutOfMemory, kIo, kCancelled. Data is read directly into memory that the host can write; for other devices it goes
   // through staging memory while the next pieces are read.
   Result<LoadedTensors> load(std::span<const std::string_view> names, const AllocatorPtr& allocator,
                              const LoadOptions& options = {}) const;
@@ -105,8 +105,8 @@ class WeightFile {
   // All tensors, in the order of tensors().
   Result<LoadedTensors> load_all(const AllocatorPtr& allocator, const LoadOptions& options = {}) const;
 
-  // Only a part of a tensor along one axis, reading only its bytes (and gaps below a page). kInvalidArgument for a
-  // slice outside the shape or through a quantised block.
+  // Loads a part of a tensor along one axis and reads only its bytes (and gaps smaller than a page). kInvalidArgument
+  // for a slice outside the shape or through a quantised block.
   Result<Buffer> load_slice(std::string_view name, const AxisSlice& slice, const AllocatorPtr& allocator,
                             const LoadOptions& options = {}) const;
 
@@ -118,9 +118,10 @@ class WeightFile {
   std::shared_ptr<const Opened> opened_;
 };
 
-// Opens a file by what it holds, whatever its name; an index ("*.index.json"), any file of a split GGUF set, or a
-// folder with model.safetensors(.index.json) opens all its files. kNotFound or kIo; kInvalidData with the place in the
-// file for one that breaks its format; kUnsupported for what is outside the formats above. O(header).
+// Opens a weight file. The format is detected from the contents, not from the name. An index ("*.index.json"), any file
+// of a split GGUF set, or a folder with model.safetensors(.index.json) opens all its files. kNotFound or kIo;
+// kInvalidData, with the position, for a file that violates its format; kUnsupported for any other format or feature.
+// O(header).
 Result<WeightFile> open_weights(const std::string& path);
 
 }  // namespace berth
