@@ -10,9 +10,9 @@
 #include <functional>
 #include <string>
 
-#include "../tests/doubles/cuda/cuda_double.h"
 #include "berth/alloc/caching_pool.h"
 #include "berth/berth.h"
+#include "support/cuda_double.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "berth/plan/plan.h"
-#include "plan_instances.h"
+#include "support/plan_instances.h"
 
 namespace berth::bench {
 namespace {

@@ -20,10 +20,9 @@
 #include <vector>
 
 #include "berth/berth.h"
-#include "devices/cpu/cpu_device.h"
 
 #ifdef BERTH_METAL_DOUBLE
-#include "doubles/metal/metal_double.h"
+#include "support/metal_double.h"
 #endif
 
 namespace {
@@ -63,7 +62,7 @@ struct Touch {
 };
 
 Touch touch(bool resident, std::size_t bytes) {
-  const DevicePtr cpu = cpu::open().value();
+  const DevicePtr cpu = device("CPU").value();
   if (resident) cpu->keep_resident().value();
   const QueuePtr queue = cpu->make_queue().value();
   const Buffer buffer = Buffer::allocate(cpu, u8, {bytes}, {.label = "weights"}).value();
@@ -165,7 +164,7 @@ void bench_marks() {
   };
   compare("a commit of one block, with 100 and with 100,000 members", commit(100), commit(100'000));
   const auto reset = [](std::size_t free) {
-    StepBuffers pool(cpu::open().value());
+    StepBuffers pool(device("CPU").value());
     for (std::size_t i = 0; i < free; ++i) pool.allocate(u8, {64}).value();
     pool.reset();
     std::vector<Buffer> step(100);

@@ -1,5 +1,5 @@
 // Runs two small networks with all activations in one arena, in parallel, and shows what that takes.
-#include "arena_network.h"
+#include "networks/arena_network.h"
 
 #include <cstdio>
 

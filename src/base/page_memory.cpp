@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/os/system_pages.h"
+#include "base/round_up.h"
 
 namespace berth::formats {
 namespace {
@@ -11,18 +12,14 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kLarge = kHugePage / 2;
 
-std::size_t round_up(std::size_t bytes) {
-  return (bytes + kHugePage - 1) / kHugePage * kHugePage;
-}
-
 }  // namespace
 
 void* allocate_pages(std::size_t bytes) {
   if (bytes < kLarge) return ::operator new(bytes);
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
-  void* const pages = std::aligned_alloc(kHugePage, round_up(bytes));
+  void* const pages = std::aligned_alloc(kHugePage, round_up(bytes, kHugePage));
   if (pages == nullptr) throw std::bad_alloc();
-  want_huge_pages(pages, round_up(bytes));  // a wish: without it the pages are small
+  want_huge_pages(pages, round_up(bytes, kHugePage));  // a wish: without it the pages are small
   return pages;
 }
 

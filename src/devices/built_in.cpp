@@ -23,6 +23,7 @@ std::vector<Backend> built_in_backends() {
       {.kind = "DISK",
        .argument = Backend::Argument::kPath,
        .open = disk::open,
+       .is_current = disk::is_current,
        .about = "any regular file, mapped read-only"},
       {.kind = "CUDA",
        .open = [](const std::string& ordinal) { return cuda::CudaDevice::open(std::stoi(ordinal)); },

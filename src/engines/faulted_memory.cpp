@@ -1,7 +1,5 @@
 #include "engines/faulted_memory.h"
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <utility>
 
@@ -27,7 +25,7 @@ class FaultedMemory final : public Allocator {
 
  private:
   static void fault_in(std::byte* memory, std::size_t bytes) noexcept {
-    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const std::uintptr_t page = page_bytes();
     const auto begin = reinterpret_cast<std::uintptr_t>(memory) / page * page;
     const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes + page - 1) / page * page;
     // A kernel that does not know this (before 5.14) faults the pages in when they are used.

@@ -5,11 +5,11 @@
 #include <mutex>
 #include <set>
 
+#include "base/os/shared_library.h"
 #include "base/try.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
 #include "engines/faulted_memory.h"
-#include "engines/library_pages.h"
 #include "engines/onnxruntime_abi.h"
 #include "engines/onnxruntime_library.h"
 
@@ -129,7 +129,7 @@ Result<void> OnnxRuntimeMemory::prepare(OrtSessionOptions* session_options) cons
 }
 
 void OnnxRuntimeMemory::forget_loading() const noexcept {
-  ort::forget_library_pages(reinterpret_cast<const void*>(impl_->api.run));
+  forget_library_pages(reinterpret_cast<const void*>(impl_->api.run));
 }
 
 Replay& OnnxRuntimeMemory::replay() noexcept {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/os/system_pages.h"
 #include "base/try.h"
 #include "engines/onnxruntime_session.h"
 
@@ -81,13 +82,7 @@ class OpenFile {
   }
 
   // Gives bytes that nobody reads back to the file system, where it can take them.
-  void free_room(std::uint64_t at, std::uint64_t size) const noexcept {
-#if defined(__linux__)
-    fallocate(handle, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at), static_cast<off_t>(size));
-#else
-    static_cast<void>(at), static_cast<void>(size);
-#endif
-  }
+  void free_room(std::uint64_t at, std::uint64_t size) const noexcept { punch_hole(handle, at, size); }
 
   const int handle;
 };

@@ -1,6 +1,6 @@
-// The functions of berth/metal.h.
-#include <unistd.h>
+#include "berth/interop/metal.h"
 
+#include "base/os/system_pages.h"
 #include "base/try.h"
 #include "devices/host/host_memory.h"
 #include "devices/metal/metal_device.h"
@@ -35,7 +35,7 @@ Result<Buffer> metal_wrap(DevicePtr metal, const Buffer& host) {
   if (bytes.empty())
     return Error(Code::kInvalidArgument, Layer::kBuffer, "a buffer of 0 bytes has no pages for Metal to wrap");
   BERTH_TRY_ASSIGN(const Window window, host.window());
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t page = page_bytes();
   const std::string_view kind = host.device().kind();
   if (kind != "CPU" && kind != "DISK")
     return Error::with_text(Code::kNotCpuAccessible, Layer::kBuffer,

@@ -109,10 +109,13 @@ Result<DevicePtr> device(std::string_view name) {
   BERTH_TRY_ASSIGN(const DeviceName parsed, parse(name));
   Registry& known = registry();
   const std::lock_guard lock(known.open_mutex);
-  std::weak_ptr<Device>& open = known.open_devices[parsed.normalised];
-  if (DevicePtr alive = open.lock()) return alive;
+  if (const auto found = known.open_devices.find(parsed.normalised); found != known.open_devices.end()) {
+    DevicePtr alive = found->second.lock();
+    if (alive != nullptr && (!parsed.backend->is_current || parsed.backend->is_current(*alive))) return alive;
+  }
   BERTH_TRY_ASSIGN(DevicePtr fresh, parsed.backend->open(parsed.argument));
-  open = fresh;
+  std::erase_if(known.open_devices, [](const auto& entry) { return entry.second.expired(); });
+  known.open_devices[parsed.normalised] = fresh;
   return fresh;
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/try.h"
 #include "base/utf8.h"
-#include "devices/disk/disk_device.h"
+#include "berth/memory/registry.h"
 #include "weights/byte_source.h"
 #include "weights/gguf.h"
 #include "weights/load.h"
@@ -122,7 +122,7 @@ struct WeightOpener {
   template <class Opened>
   static Result<void> add_file(Opened& opened, FileSource source, TensorTable&& table) {
     const auto number = static_cast<std::uint32_t>(opened.sources.size());
-    BERTH_TRY_ASSIGN(const DevicePtr disk, disk::open(source.path()));
+    BERTH_TRY_ASSIGN(const DevicePtr disk, device("DISK:" + source.path()));
     if (disk->limits().total_bytes != source.size())
       return Error::with_text(Code::kIo, Layer::kFormat, fmt::format("{}: its size changed", source.path()));
     BERTH_TRY_ASSIGN(Buffer mapped, Buffer::lazy(disk, DType::kU8, {source.size()}));

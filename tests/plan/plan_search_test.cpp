@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "../bench/plan_instances.h"
 #include "berth/plan/plan.h"
 #include "plan/placement/bounds.h"
 #include "plan/placement/campaign.h"
@@ -16,6 +15,7 @@
 #include "plan/placement/peaks.h"
 #include "plan/placement/placer.h"
 #include "plan/placement/strategies.h"
+#include "support/plan_instances.h"
 #include "support/plan_problems.h"
 
 namespace berth {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "../bench/plan_instances.h"
 #include "plan/placement/strategies.h"
+#include "support/plan_instances.h"
 #include "support/plan_problems.h"
 
 namespace berth {

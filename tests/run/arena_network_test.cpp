@@ -1,5 +1,5 @@
 // A whole network in one arena, run in parallel, against the same kernels with a buffer each.
-#include "../../examples/arena_network.h"
+#include "networks/arena_network.h"
 
 #include <gtest/gtest.h>
 #include <tbb/global_control.h>

@@ -7,7 +7,6 @@
 // The driver is opened at run time: this header needs no CUDA toolkit.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,26 +18,11 @@
 #include <vector>
 
 #include "berth/base/result.h"
+#include "berth/devices/cuda_info.h"
 #include "berth/memory/device.h"
 #include "berth/tensor/buffer.h"
 
 namespace berth {
-
-struct CudaInfo {
-  int ordinal = 0;
-  std::string name{};
-  std::array<std::uint8_t, 16> uuid{};
-  std::size_t total_bytes = 0;
-  int capability_major = 0;
-  int capability_minor = 0;
-  int multiprocessors = 0;
-  int driver_version = 0;  // 13000 is CUDA 13.0
-  bool stream_ordered_memory = false;
-  bool managed_memory = false;
-  bool concurrent_managed_access = false;
-  bool virtual_memory = false;
-  std::vector<int> peers{};  // ordinals whose memory this GPU can reach directly
-};
 
 // kInvalidArgument if the device is not a CUDA device.
 Result<CudaInfo> cuda_info(Device& device);

@@ -6,25 +6,12 @@
 // This header does not need metal-cpp, and its functions exist in every build.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-
 #include "berth/base/result.h"
+#include "berth/devices/metal_info.h"
 #include "berth/memory/device.h"
 #include "berth/tensor/buffer.h"
 
 namespace berth {
-
-struct MetalInfo {
-  std::string name{};
-  std::uint64_t registry_id = 0;
-  bool unified_memory = false;
-  std::size_t working_set_bytes = 0;  // the limit that Metal recommends
-  std::size_t max_buffer_bytes = 0;
-  std::size_t allocated_bytes = 0;  // by this process, as reported by Metal
-  bool residency_sets = false;      // false on macOS before 15
-};
 
 // kInvalidArgument if the device is not a METAL device, or if this build does not support METAL.
 Result<MetalInfo> metal_info(Device& device);

@@ -20,6 +20,9 @@ struct Backend {
   enum class Argument : std::uint8_t { kOrdinal, kPath } argument = Argument::kOrdinal;
   // Opens the device for a decimal ordinal or a path. kDeviceUnavailable with what would make it available.
   std::function<Result<DevicePtr>(const std::string& argument)> open{};
+  // Whether an open device is still what its name stands for. A file may have been replaced since: the name then opens
+  // a new device, and the old one lives on for those who hold it. Empty means that this never happens.
+  std::function<bool(const Device& device)> is_current{};
   // The DLPack device types whose tensors this backend can import. See Device::dlpack_place.
   std::vector<std::int32_t> dlpack_types{};
   // One line for the list of devices, for backends that cannot open a device without an argument.

@@ -10,14 +10,10 @@
 // One owner thread; those who take it away are kept apart by a lock of their own.
 #pragma once
 
-#if defined(__linux__)
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include <atomic>
 #include <thread>
+
+#include "base/os/process_barrier.h"
 
 namespace berth {
 
@@ -31,48 +27,32 @@ class BiasedLock {
 
   // Owner. False when the lock is not open to the key: then go the slow way.
   bool enter(const void* key) noexcept {
-#if defined(__linux__)
-    busy_.store(true, std::memory_order_relaxed);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-#else
-    busy_.store(true, std::memory_order_seq_cst);
-#endif
+    if constexpr (kHasProcessBarrier) {
+      busy_.store(true, std::memory_order_relaxed);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      busy_.store(true, std::memory_order_seq_cst);
+    }
     if (open_to_.load(std::memory_order_seq_cst) == key) [[likely]]
       return true;
     leave();
     return false;
   }
-  void leave() noexcept {
-    busy_.store(false, std::memory_order_release);
-  }
+  void leave() noexcept { busy_.store(false, std::memory_order_release); }
 
   // Others, in this order: close() on one or several locks, one barrier(), await_owner() on each, and at the end
   // open().
-  void close() noexcept {
-    open_to_.store(nullptr, std::memory_order_seq_cst);
-  }
+  void close() noexcept { open_to_.store(nullptr, std::memory_order_seq_cst); }
   static void barrier() noexcept {
-#if defined(__linux__)
-    if (is_usable_) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-#endif
+    if (is_usable_) process_barrier();
   }
   void await_owner() const noexcept {
     while (busy_.load(std::memory_order_seq_cst)) std::this_thread::yield();
   }
-  void open(const void* key) noexcept {
-    open_to_.store(key, std::memory_order_release);
-  }
+  void open(const void* key) noexcept { open_to_.store(key, std::memory_order_release); }
 
  private:
-  static bool find_usable() noexcept {
-#if defined(__linux__)
-    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-#else
-    return true;
-#endif
-  }
-
-  inline static const bool is_usable_ = find_usable();
+  inline static const bool is_usable_ = prepare_process_barrier();
 
   std::atomic<const void*> open_to_{nullptr};
   std::atomic<bool> busy_{false};

@@ -1,10 +1,14 @@
-// What Linux and macOS say differently about pages and files: the one place that knows which system this is. Any thread
-// may call.
+// Pages and files, where Linux and macOS differ. linux/ and macos/ define these functions; only the sources of
+// src/base/os know which system they run on. Any thread may call.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace berth {
+
+// The bytes of one page.
+std::size_t page_bytes() noexcept;
 
 // Asks for huge pages: advice, and nothing where the system chooses them itself.
 void want_huge_pages(void* address, std::size_t bytes) noexcept;
@@ -26,5 +30,9 @@ int open_unnamed(const char* folder) noexcept;
 
 // A descriptor whose reads go past the page cache, or -1 where the file system has none. The caller closes it.
 int open_past_cache(const char* path) noexcept;
+
+// Gives the bytes of a file back to the file system, where it can take them; they then read as zero. Elsewhere nothing
+// happens.
+void punch_hole(int descriptor, std::uint64_t offset, std::uint64_t bytes) noexcept;
 
 }  // namespace berth

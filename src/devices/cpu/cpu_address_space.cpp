@@ -1,7 +1,6 @@
 #include "devices/cpu/cpu_address_space.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,7 +14,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 class CpuAddressSpace final : public AddressSpace {
  public:
-  std::size_t granularity() const noexcept override { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+  std::size_t granularity() const noexcept override { return page_bytes(); }
   bool is_host() const noexcept override { return true; }
 
   Result<std::uint64_t> reserve(std::size_t bytes) override {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/os/system_pages.h"
 #include "berth/memory/out_of_memory.h"
 #include "devices/cpu/cpu_address_space.h"
 #include "devices/cpu/cpu_queue.h"
@@ -22,8 +23,7 @@ constexpr std::size_t kGuardBytes = kCanaries ? kCanaryBytes : 0;
 
 DeviceLimits host_limits() {
   const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return {.total_bytes = pages * page, .unified_memory = true};
+  return {.total_bytes = pages * page_bytes(), .unified_memory = true};
 }
 
 class CpuDevice final : public Device {

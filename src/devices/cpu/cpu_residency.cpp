@@ -1,7 +1,6 @@
 #include "devices/cpu/cpu_residency.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -16,7 +15,7 @@ namespace {
 // The whole pages that a block touches.
 struct Pages {
   explicit Pages(const Block& block) {
-    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const std::uintptr_t page = page_bytes();
     const auto first = reinterpret_cast<std::uintptr_t>(block.host);
     const std::uintptr_t begin = first / page * page;
     address = reinterpret_cast<void*>(begin);
@@ -32,7 +31,7 @@ void fault_in(const Pages& pages) {
   if (populate_pages(pages.address, pages.bytes, pages.writable)) return;
   // Older kernels and other systems: one byte a page is read, and written back where that is allowed, by all threads.
   // Atomic, because the owner may be writing.
-  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t page = page_bytes();
   static_cast<void>(for_each_piece(pages.bytes, [&](std::size_t offset, std::size_t count) -> Result<void> {
     auto* bytes = static_cast<unsigned char*>(pages.address) + offset;
     for (std::size_t at = 0; at < count; at += page)

@@ -13,7 +13,7 @@
 #include <typeinfo>
 #include <vector>
 
-#include "berth/interop/cuda.h"
+#include "berth/devices/cuda_info.h"
 #include "berth/memory/device.h"
 #include "devices/cuda/cuda_address_space.h"
 #include "devices/cuda/cuda_context.h"

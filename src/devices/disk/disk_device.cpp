@@ -49,6 +49,14 @@ class DiskDevice final : public Device {
     return {};
   }
 
+  bool is_current() const noexcept {
+    struct stat opened {
+    }, named{};
+    return fstat(file_.descriptor(), &opened) == 0 && stat(path_.c_str(), &named) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino &&
+           static_cast<std::size_t>(named.st_size) == limits().total_bytes;
+  }
+
   // All of [offset, offset + target.size()) or an error. Large reads use all threads: the page cache copies
   // into fresh memory at the speed of its page faults.
   Result<void> read(std::size_t offset, std::span<std::byte> target) const {
@@ -140,6 +148,10 @@ Result<DevicePtr> open(std::string path) {
   }
   return share_device(
       std::make_unique<DiskDevice>(std::move(path), descriptor, static_cast<std::size_t>(status.st_size)));
+}
+
+bool is_current(const Device& device) {
+  return static_cast<const DiskDevice&>(device).is_current();
 }
 
 }  // namespace berth::disk

@@ -9,7 +9,10 @@
 
 namespace berth::disk {
 
-// Io if the path cannot be opened or is not a regular file.
+// kIo if the path cannot be opened or is not a regular file.
 Result<DevicePtr> open(std::string path);
+
+// Whether the path still leads to the file that was opened. Requires: `device` is from open().
+bool is_current(const Device& device);
 
 }  // namespace berth::disk

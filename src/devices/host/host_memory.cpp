@@ -1,7 +1,6 @@
 #include "devices/host/host_memory.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,21 +9,13 @@
 #include <limits>
 
 #include "base/os/system_pages.h"
+#include "base/round_up.h"
 
 namespace berth::cpu {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-std::size_t page_bytes() noexcept {
-  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // mmap aligns to pages only: take more and give the ends back.
 void* map_aligned(std::size_t bytes, std::size_t alignment) noexcept {
@@ -48,8 +39,8 @@ void* map_aligned(std::size_t bytes, std::size_t alignment) noexcept {
 
 std::size_t rounded_host_bytes(std::size_t bytes) noexcept {
   if (bytes > std::numeric_limits<std::size_t>::max() / 4) return bytes;
-  const std::size_t timelines = round_up(bytes, kCacheLine);
-  return timelines < kMappedBytes ? timelines : round_up(timelines, page_bytes());
+  const std::size_t lines = round_up(bytes, kCacheLine);
+  return lines < kMappedBytes ? lines : round_up(lines, page_bytes());
 }
 
 void* allocate_host(std::size_t bytes, std::size_t alignment, bool zero) noexcept {

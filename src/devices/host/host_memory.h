@@ -13,7 +13,7 @@ inline constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
 // What allocate_host really takes for `bytes`: whole cache lines, or whole pages when mapped.
 std::size_t rounded_host_bytes(std::size_t bytes) noexcept;
 
-// DryRun when the system refuses. Mapped memory is zero already; `zero` costs nothing there.
+// Null when the system refuses. Mapped memory is zero already; `zero` costs nothing there.
 // Requires: bytes > 0; alignment is a power of two.
 void* allocate_host(std::size_t bytes, std::size_t alignment, bool zero) noexcept;
 

@@ -1,12 +1,12 @@
 #include "devices/metal/metal_device.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "base/os/system_pages.h"
 #include "base/try.h"
 #include "berth/memory/out_of_memory.h"
 #include "devices/metal/metal_kernel.h"
@@ -19,11 +19,6 @@ namespace {
 
 // Blocks are whole vectors long, so that a read may take the words around a window.
 constexpr std::size_t kLengthMultiple = 16;
-
-std::size_t page_bytes() noexcept {
-  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 Error unavailable(std::string text) {
   return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice, std::move(text));

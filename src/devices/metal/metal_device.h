@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "berth/interop/metal.h"
+#include "berth/devices/metal_info.h"
 #include "berth/memory/device.h"
 #include "devices/metal/metal_context.h"
 #include "devices/metal/metal_residency.h"

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/os/program_path.h"
+#include "base/os/shared_library.h"
 #include "devices/webgpu/webgpu_dialect.h"
 
 namespace berth::webgpu {
@@ -18,12 +19,6 @@ namespace fs = std::filesystem;
 constexpr const char* kWhatToInstall =
     "install one with `pip install wgpu` (and a Vulkan driver: Debian's mesa-vulkan-drivers), or name a "
     "libwgpu_native.so in BERTH_WEBGPU_LIBRARY";
-
-#if defined(__APPLE__)
-constexpr const char* kSuffix = ".dylib";
-#else
-constexpr const char* kSuffix = ".so";
-#endif
 
 Error unavailable(std::string text) {
   return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice, std::move(text));
@@ -36,7 +31,7 @@ void add_file(std::vector<std::string>& list, const fs::path& file) {
 
 // The wgpu package inside a folder that Python imports from.
 void add_package(std::vector<std::string>& list, const fs::path& site) {
-  add_file(list, site / "wgpu" / "resources" / (std::string("libwgpu_native-release") + kSuffix));
+  add_file(list, site / "wgpu" / "resources" / (std::string("libwgpu_native-release") + kSharedLibrarySuffix));
 }
 
 // Every python3.N below <root>/lib.
@@ -63,8 +58,8 @@ fs::path own_file() {
 std::vector<std::string> library_candidates() {
   std::vector<std::string> list;
   const fs::path own = own_file();
-  const std::string native = std::string("libwgpu_native") + kSuffix;
-  const std::string dawn = std::string("libwebgpu_dawn") + kSuffix;
+  const std::string native = std::string("libwgpu_native") + kSharedLibrarySuffix;
+  const std::string dawn = std::string("libwebgpu_dawn") + kSharedLibrarySuffix;
   for (fs::path folder = own.parent_path(); !folder.empty(); folder = folder.parent_path()) {
     for (const std::string& name : {native, dawn}) {
       add_file(list, folder / name);

@@ -109,6 +109,19 @@ TEST(Disk, SaysWhyAPathCannotBeOpened) {
   EXPECT_TRUE(fails_with(device("DISK:"), Code::kInvalidArgument));
 }
 
+TEST(Disk, OpensAFileAgainThatWasReplaced) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(100));
+  const DevicePtr first = device("DISK:" + path).value();
+  EXPECT_EQ(device("DISK:" + path).value(), first);
+  std::filesystem::rename(folder.write("other", counting_bytes(100)), path);
+  const DevicePtr second = device("DISK:" + path).value();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(device("DISK:" + path).value(), second);
+  std::filesystem::resize_file(path, 50);
+  EXPECT_EQ(device("DISK:" + path).value()->limits().total_bytes, 50u);
+}
+
 TEST(Disk, MapsAnEmptyFile) {
   const TemporaryFolder folder;
   const Buffer empty = map_file(folder.write("empty", {})).value();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cuda_double_paths.h"
-#include "doubles/cuda/cuda_double.h"
+#include "support/cuda_double.h"
 
 namespace berth::cuda_test {
 

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda_double.h"
 #include "devices/cuda/cuda_abi.h"
+#include "support/cuda_double.h"
 
 namespace cuda_double {
 

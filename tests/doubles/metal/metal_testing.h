@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "doubles/metal/metal_double.h"
+#include "support/metal_double.h"
 
 namespace berth::metal_test {
 

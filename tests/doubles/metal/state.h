@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "metal_double.h"
 #include "objects.h"
+#include "support/metal_double.h"
 
 namespace metal_double {
 

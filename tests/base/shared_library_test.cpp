@@ -1,4 +1,4 @@
-#include "engines/library_pages.h"
+#include "base/os/shared_library.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "support/kernel_pages.h"
 
-namespace berth::ort {
+namespace berth {
 namespace {
 
 TEST(LibraryPages, AreForgottenAndComeBackWhenTheCodeIsUsed) {
@@ -33,4 +33,4 @@ TEST(LibraryPages, AreLeftAloneWhereThereIsNoLibrary) {
 }
 
 }  // namespace
-}  // namespace berth::ort
+}  // namespace berth

@@ -1,4 +1,4 @@
-// A network of examples/small_networks.h on Berth: its steps are scheduled by what they read and write, their
+// A network of small_networks.h on Berth: its steps are scheduled by what they read and write, their
 // lifetimes planned, and all activations live in one arena.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include "berth/plan/plan.h"
 #include "berth/run/arena.h"
 #include "berth/run/schedule.h"
-#include "small_networks.h"
+#include "networks/small_networks.h"
 
 namespace networks {
 

@@ -1,13 +1,13 @@
-#include "engines/library_pages.h"
+#include "base/os/shared_library.h"
 
-#if defined(__linux__)
 #include <link.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdint>
 
-namespace berth::ort {
+#include "base/os/system_pages.h"
+
+namespace berth {
 namespace {
 
 struct Wanted {
@@ -40,7 +40,7 @@ int forget_if_wanted(dl_phdr_info* library, std::size_t, void* argument) noexcep
   auto& wanted = *static_cast<Wanted*>(argument);
   if (!contains(*library, wanted.address)) return 0;
   if (was_changed_by_the_loader(*library)) return 1;
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t page = page_bytes();
   for (int i = 0; i < library->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = library->dlpi_phdr[i];
     if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) != 0) continue;
@@ -60,16 +60,4 @@ std::size_t forget_library_pages(const void* symbol) noexcept {
   return wanted.forgotten;
 }
 
-}  // namespace berth::ort
-
-#else
-
-namespace berth::ort {
-
-std::size_t forget_library_pages(const void*) noexcept {
-  return 0;
-}
-
-}  // namespace berth::ort
-
-#endif
+}  // namespace berth

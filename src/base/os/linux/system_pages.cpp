@@ -8,37 +8,10 @@
 
 namespace berth {
 
-#ifdef __APPLE__
-
-void want_huge_pages(void*, std::size_t) noexcept {}
-
-bool populate_pages(void*, std::size_t, bool) noexcept {
-  return false;
+std::size_t page_bytes() noexcept {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
 }
-
-bool lock_pages(void* address, std::size_t bytes) noexcept {
-  return mlock(address, bytes) == 0;
-}
-
-bool discard_pages(void* address, std::size_t bytes) noexcept {
-  // Advice alone need not clear pages here, and a fresh mapping does.
-  return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_FIXED, -1, 0) != MAP_FAILED;
-}
-
-int open_past_cache(const char* path) noexcept {
-  const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (descriptor >= 0 && fcntl(descriptor, F_NOCACHE, 1) == -1) {
-    ::close(descriptor);
-    return -1;
-  }
-  return descriptor;
-}
-
-int open_unnamed(const char*) noexcept {
-  return -1;
-}
-
-#else
 
 void want_huge_pages(void* address, std::size_t bytes) noexcept {
   madvise(address, bytes, MADV_HUGEPAGE);
@@ -71,6 +44,9 @@ int open_unnamed(const char* folder) noexcept {
   return ::open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 }
 
-#endif
+void punch_hole(int descriptor, std::uint64_t offset, std::uint64_t bytes) noexcept {
+  fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(bytes));
+}
 
 }  // namespace berth
