@@ -3,7 +3,9 @@
 #include <bit>
 #include <utility>
 
+#include "base/try.h"
 #include "berth/memory/device.h"
+#include "memory/check_alignment.h"
 
 namespace berth {
 
@@ -12,8 +14,7 @@ std::shared_ptr<DryRun> make_dry_run(AllocatorPtr like) {
 }
 
 Result<Block> DryRun::allocate(const BlockSpec& spec) {
-  if (!std::has_single_bit(spec.alignment))
-    return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two", spec.alignment);
+  BERTH_TRY(check_alignment(spec.alignment, Layer::kAllocator));
   Block block{.bytes = spec.bytes, .label = spec.label, .usage = Usage{}};
   if (spec.bytes == 0) return block;
   block.handle = next_.fetch_add(1, std::memory_order_relaxed);

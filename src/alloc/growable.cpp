@@ -6,17 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "base/round_up.h"
 #include "base/try.h"
 #include "berth/alloc/offset_allocator.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
+#include "memory/check_alignment.h"
+#include "memory/zero_block.h"
 
 namespace berth {
 namespace {
-
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 class MappedGrowable final : public GrowableMemory {
  public:
@@ -43,9 +42,7 @@ class MappedGrowable final : public GrowableMemory {
   }
 
   Result<Block> allocate(const BlockSpec& spec) override {
-    if (!std::has_single_bit(spec.alignment))
-      return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
-                   spec.alignment);
+    BERTH_TRY(check_alignment(spec.alignment, Layer::kAllocator));
     if (spec.bytes == 0) return Block{.label = spec.label, .usage = spec.usage};
     if (spec.host == HostAccess::kRequired && !space_->is_host())
       return Error(Code::kUnsupported, Layer::kAllocator,
@@ -60,7 +57,7 @@ class MappedGrowable final : public GrowableMemory {
       block.flags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
     }
     if (spec.zero)
-      if (auto zeroed = zero(block); !zeroed) {
+      if (auto zeroed = zero_block(*device_, block, block.bytes); !zeroed) {
         release(block, {});
         return zeroed.error();
       }
@@ -221,14 +218,6 @@ class MappedGrowable final : public GrowableMemory {
       give_back(one->offset);
       one = pending_.erase(one);
     }
-  }
-
-  Result<void> zero(const Block& block) {
-    BERTH_TRY_ASSIGN(Queue* const queue, device_->default_queue());
-    Block writable = block;
-    writable.usage = Usage::kAll;
-    BERTH_TRY(queue->fill({.block = writable, .offset = 0, .bytes = block.bytes, .device = device_.get()}, 0));
-    return queue->finish();
   }
 
   const DevicePtr device_;

@@ -5,6 +5,10 @@
 #include <cassert>
 #include <limits>
 
+#include "base/round_up.h"
+#include "base/try.h"
+#include "memory/check_alignment.h"
+
 namespace berth {
 namespace {
 
@@ -15,10 +19,6 @@ constexpr int kOwnClassTries = 16;
 
 std::uint64_t add_saturating(std::uint64_t a, std::uint64_t b) noexcept {
   return a > kMost - b ? kMost : a + b;
-}
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t power_of_two) noexcept {
-  return (value + power_of_two - 1) & ~(power_of_two - 1);
 }
 
 }  // namespace
@@ -116,9 +116,7 @@ std::uint32_t OffsetAllocator::find_free(std::uint64_t size, std::uint64_t align
 }
 
 Result<std::uint64_t> OffsetAllocator::allocate(std::uint64_t bytes, std::uint64_t alignment) {
-  if (!std::has_single_bit(alignment))
-    return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} bytes is not a power of two",
-                 alignment);
+  BERTH_TRY(check_alignment(alignment, Layer::kAllocator));
   const std::uint64_t unit = granule();
   const std::uint64_t size = std::max<std::uint64_t>(1, (bytes >> granule_bits_) + ((bytes & (unit - 1)) != 0));
   const std::uint64_t align = std::max(alignment, unit) >> granule_bits_;

@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
+#include "memory/check_alignment.h"
 
 namespace berth {
 
@@ -86,8 +87,7 @@ Result<Block> Device::try_allocate(const BlockSpec& spec) {
 }
 
 Result<Block> Device::allocate(const BlockSpec& spec) {
-  if (!std::has_single_bit(spec.alignment))
-    return Error(Code::kInvalidArgument, Layer::kDevice, "an alignment of {} is not a power of two", spec.alignment);
+  BERTH_TRY(check_alignment(spec.alignment, Layer::kDevice));
   if (spec.bytes == 0) return Block{.label = spec.label, .flags = BlockFlags::kNone, .usage = spec.usage};
   if (limits_.max_block_bytes > 0 && spec.bytes > limits_.max_block_bytes)
     return Error(Code::kOutOfMemory, Layer::kDevice,

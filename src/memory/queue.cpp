@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/atomic_peak.h"
 #include "base/try.h"
 #include "berth/memory/device.h"
 #include "memory/timelines.h"
@@ -31,12 +32,6 @@ class LineUse {
   Timeline& timeline_;
   Queue* queue_;
 };
-
-void raise_to(std::atomic<std::uint64_t>& reached, std::uint64_t value) noexcept {
-  std::uint64_t seen = reached.load(std::memory_order_relaxed);
-  while (seen < value && !reached.compare_exchange_weak(seen, value, std::memory_order_acq_rel)) {
-  }
-}
 
 bool overlap(const Window& a, const Window& b) noexcept {
   return a.bytes > 0 && b.bytes > 0 && a.block.handle == b.block.handle && a.device == b.device &&
@@ -109,7 +104,7 @@ void Queue::stamp(const Window& window) {
 }
 
 void Queue::note_reached(std::uint64_t value) noexcept {
-  if (Timeline* timeline = find_timeline(timeline_)) raise_to(timeline->reached, value);
+  if (Timeline* timeline = find_timeline(timeline_)) raise_to(timeline->reached, value, std::memory_order_acq_rel);
 }
 
 void Queue::let_go_of_reached() noexcept {
@@ -326,7 +321,7 @@ bool is_reached(Timepoint moment) noexcept {
   const LineUse use(*timeline);
   // The queue closed in between, which made all its moments reached.
   if (use.queue() == nullptr) return timeline->reached.load(std::memory_order_acquire) >= moment.value();
-  raise_to(timeline->reached, use.queue()->poll());
+  raise_to(timeline->reached, use.queue()->poll(), std::memory_order_acq_rel);
   return timeline->reached.load(std::memory_order_acquire) >= moment.value();
 }
 

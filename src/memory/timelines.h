@@ -25,7 +25,7 @@ struct Timeline {
 TimelineId take_timeline(Queue& queue);
 void give_timeline(TimelineId id) noexcept;
 
-// DryRun for 0 and for a line that was never taken.
+// Null for 0 and for a line that was never taken.
 Timeline* find_timeline(TimelineId id) noexcept;
 
 }  // namespace berth

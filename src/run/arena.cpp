@@ -8,6 +8,7 @@
 #include "base/try.h"
 #include "berth/memory/device.h"
 #include "berth/tensor/f16.h"
+#include "memory/check_alignment.h"
 #include "run/shadow_state.h"
 
 namespace berth {
@@ -135,8 +136,7 @@ Arena::~Arena() = default;
 
 Result<Arena> Arena::from_plan(AllocatorPtr allocator, const MemoryPlan& plan, const ArenaOptions& options) {
   if (allocator == nullptr) return Error(Code::kInvalidArgument, Layer::kArena, "an arena needs an allocator");
-  if (!std::has_single_bit(options.alignment))
-    return Error(Code::kInvalidArgument, Layer::kArena, "an alignment of {} is not a power of two", options.alignment);
+  BERTH_TRY(check_alignment(options.alignment, Layer::kArena));
   BERTH_TRY(check_slots(plan));
 
   // One allocator for each block held; null for those of other lanes.

@@ -6,6 +6,7 @@
 
 #include "base/try.h"
 #include "berth/memory/registry.h"
+#include "memory/check_alignment.h"
 #include "memory/host_copy.h"
 #include "tensor/import.h"
 #include "tensor/storage.h"
@@ -67,8 +68,7 @@ Buffer::~Buffer() {
 Result<Buffer> Buffer::make(AllocatorPtr allocator, DType dtype, const Shape& shape, const BufferOptions& options,
                             std::source_location site) {
   BERTH_TRY_ASSIGN(const std::size_t bytes, bytes_of(dtype, shape));
-  if (!std::has_single_bit(options.alignment))
-    return Error(Code::kInvalidArgument, Layer::kBuffer, "an alignment of {} is not a power of two", options.alignment);
+  BERTH_TRY(check_alignment(options.alignment, Layer::kBuffer));
   if (allocator == nullptr) return Error(Code::kInvalidArgument, Layer::kBuffer, "a buffer needs an allocator");
   const BlockSpec spec{.bytes = bytes,
                        .alignment = options.alignment,

@@ -7,9 +7,12 @@
 #include <optional>
 #include <vector>
 
+#include "base/round_up.h"
 #include "base/try.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
+#include "memory/check_alignment.h"
+#include "memory/zero_block.h"
 #include "tensor/spill_file.h"
 
 namespace berth {
@@ -17,10 +20,6 @@ namespace {
 
 // Contents move between device and file in pieces of this size.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 class PagedMemory final : public EvictableMemory {
  public:
@@ -30,9 +29,7 @@ class PagedMemory final : public EvictableMemory {
   ~PagedMemory() override { free_reached(true); }
 
   Result<Block> allocate(const BlockSpec& spec) override {
-    if (!std::has_single_bit(spec.alignment))
-      return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
-                   spec.alignment);
+    BERTH_TRY(check_alignment(spec.alignment, Layer::kAllocator));
     if (spec.bytes == 0) return Block{.label = spec.label, .usage = spec.usage};
     if (spec.alignment > space_->granularity() || (spec.host == HostAccess::kRequired && !space_->is_host()))
       return Error(Code::kUnsupported, Layer::kAllocator,
@@ -53,7 +50,7 @@ class PagedMemory final : public EvictableMemory {
     const auto take = [&]() -> Result<void> {
       return give_memory(entry, spec, [&] {
         // Fresh host pages are zero already.
-        return spec.zero && !space_->is_host() ? fill_zero(entry) : Result<void>();
+        return spec.zero && !space_->is_host() ? zero_block(*device_, entry.block, entry.block.bytes) : Result<void>();
       });
     };
     if (auto taken = device_->take_under_pressure(spec, take); !taken) {
@@ -216,12 +213,6 @@ class PagedMemory final : public EvictableMemory {
     Block block = entry.block;
     block.usage = Usage::kAll;
     return {.block = block, .offset = offset, .bytes = bytes, .device = device_.get()};
-  }
-
-  Result<void> fill_zero(const Entry& entry) {
-    BERTH_TRY_ASSIGN(Queue* const queue, device_->default_queue());
-    BERTH_TRY(queue->fill(window(entry, 0, entry.block.bytes), 0));
-    return queue->finish();
   }
 
   Result<void> read(const Entry& entry, std::size_t offset, std::span<std::byte> target) {

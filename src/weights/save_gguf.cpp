@@ -3,6 +3,7 @@
 #include <bit>
 #include <string>
 
+#include "base/round_up.h"
 #include "base/try.h"
 #include "base/utf8.h"
 #include "weights/gguf.h"
@@ -43,10 +44,6 @@ Result<std::uint32_t> alignment_of(const Metadata& metadata) {
   return Error::with_text(Code::kInvalidArgument, Layer::kFormat,
                           fmt::format("general.alignment is {} of type {}; it must be a power of two of type u32",
                                       value->to_string(), to_string(value->type())));
-}
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ class TensorTable {
   std::span<const MetadataEntry> metadata() const noexcept { return metadata_; }
   // The tensor's position in tensors(). O(1).
   std::optional<std::uint32_t> find(std::string_view name) const noexcept;
-  // DryRun when the key is not there. O(1).
+  // Null when the key is not there. O(1).
   const MetadataValue* find_metadata(std::string_view key) const noexcept;
 
   // For parsers. Pieces are added, then finish() is called once.

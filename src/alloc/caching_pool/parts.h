@@ -231,7 +231,7 @@ class NodeTable {
   NodeTable(const NodeTable&) = delete;
   NodeTable& operator=(const NodeTable&) = delete;
 
-  // DryRun for a key that no node ever had.
+  // Null for a key that no node ever had.
   PoolNode* find(std::uint32_t key) const noexcept {
     const std::uint32_t index = key & ((1u << kIndexBits) - 1);
     PoolNode* chunk = chunks_[index >> kChunkBits].load(std::memory_order_acquire);

@@ -4,7 +4,9 @@
 #include "alloc/caching_pool/caching_pool.h"
 #include "base/try.h"
 #include "berth/memory/device.h"
+#include "memory/check_alignment.h"
 #include "memory/host_copy.h"
+#include "memory/zero_block.h"
 
 namespace berth {
 namespace {
@@ -129,9 +131,7 @@ PoolNode* CachingPoolImpl::take_shared(CachedGroup* group, std::uint16_t number,
 
 Result<Block> CachingPoolImpl::allocate_slowly(const BlockSpec& asked, PoolNode* taken) {
   if (taken != nullptr) return finish_slowly(*taken, asked);
-  if (!std::has_single_bit(asked.alignment))
-    return Error(Code::kInvalidArgument, Layer::kAllocator, "an alignment of {} is not a power of two",
-                 asked.alignment);
+  BERTH_TRY(check_alignment(asked.alignment, Layer::kAllocator));
   if (asked.bytes == 0) return Block{.label = asked.label, .usage = asked.usage};
   // Perhaps only the group, or the cache, was not at hand.
   if (ThreadCache* const cache = find_cache(); cache != nullptr && cache->turn_to(pack_options(asked), asked.alignment))
@@ -261,10 +261,7 @@ Result<void> CachingPoolImpl::zero(const PoolNode& node, const BlockSpec& spec) 
     fill_host(node.inner.host, 0, spec.bytes);
     return {};
   }
-  Device& device = inner()->device();
-  BERTH_TRY_ASSIGN(Queue* const queue, device.default_queue());
-  BERTH_TRY(queue->fill({.block = node.inner, .offset = 0, .bytes = spec.bytes, .device = &device}, 0));
-  return queue->finish();
+  return zero_block(inner()->device(), node.inner, spec.bytes);
 }
 
 // Moves half of a thread's blocks of one class to where all threads find them, if there are at least so many.

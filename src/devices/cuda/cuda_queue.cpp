@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
 
 #include "base/try.h"
 #include "devices/cuda/cuda_kernel.h"
@@ -20,11 +19,6 @@ constexpr std::size_t kStagingAlignment = 64;
 // The driver refuses longer rows; none is documented below this.
 constexpr std::size_t kMaxPitch = 2147483647;
 
-std::unordered_map<TimelineId, CudaQueue*>& timelines() {
-  static auto* const map = new std::unordered_map<TimelineId, CudaQueue*>;
-  return *map;
-}
-
 Address address_of(const Window& window) noexcept {
   return window.block.handle + window.offset;
 }
@@ -36,24 +30,9 @@ CudaDevice* cuda_device_of(const Window& window) noexcept {
   return static_cast<CudaDevice*>(window.device);
 }
 
-std::mutex& CudaQueue::timelines_mutex() {
-  static auto* const mutex = new std::mutex;
-  return *mutex;
-}
-
-CudaQueue* CudaQueue::find(TimelineId timeline) {
-  const auto found = timelines().find(timeline);
-  return found == timelines().end() ? nullptr : found->second;
-}
-
-void CudaQueue::enter_timeline() {
-  const std::lock_guard lock(timelines_mutex());
-  timelines()[timeline()] = this;
-}
-
-void CudaQueue::leave_timeline() noexcept {
-  const std::lock_guard lock(timelines_mutex());
-  timelines().erase(timeline());
+TimelineMap<CudaQueue*>& CudaQueue::timelines() {
+  static auto* const map = new TimelineMap<CudaQueue*>;
+  return *map;
 }
 
 Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
@@ -65,7 +44,7 @@ Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
   std::unique_ptr<CudaQueue> queue(new CudaQueue(device, stream));
   // A new queue on an old line counts on from where that stood.
   queue->reached_.store(queue->next().value() - 1, std::memory_order_relaxed);
-  queue->enter_timeline();
+  timelines().put(queue->timeline(), queue.get());
   return std::unique_ptr<Queue>(std::move(queue));
 }
 
@@ -75,7 +54,7 @@ CudaQueue::~CudaQueue() {
   // Recorded work runs even if it was never submitted. Until it is over, the line must be found, so that frees come
   // after it.
   cuda_.settle(stream_);
-  leave_timeline();
+  timelines().remove(timeline(), this);
   close();
   forget_arrivals();
   kernels_.clear();
@@ -119,12 +98,11 @@ Result<void> CudaQueue::check_here(const Window& window) const {
 }
 
 void CudaQueue::wait_for_unsubmitted(const CudaDevice& device) noexcept {
-  const std::lock_guard lock(timelines_mutex());
-  for (const auto& [timeline, queue] : timelines()) {
-    if (&queue->cuda() != &device || !queue->issued_.load(std::memory_order_acquire)) continue;
+  timelines().for_each([&](CudaQueue* queue) {
+    if (&queue->cuda() != &device || !queue->issued_.load(std::memory_order_acquire)) return;
     const ContextScope scope(device, 2);
     queue->cuda_.settle(queue->stream_);
-  }
+  });
 }
 
 Error CudaQueue::fail_midway(Error error) noexcept {

@@ -12,6 +12,7 @@
 
 #include "berth/memory/queue.h"
 #include "devices/cuda/cuda_device.h"
+#include "memory/timeline_map.h"
 
 namespace berth::cuda {
 
@@ -32,11 +33,7 @@ class CudaQueue final : public Queue {
   // Calls `use(queue)` with the live CUDA queue of this line; the queue stays while it runs. False if there is none.
   template <class Use>
   static bool with_timeline(TimelineId timeline, const Use& use) {
-    const std::lock_guard lock(timelines_mutex());
-    CudaQueue* queue = find(timeline);
-    if (queue == nullptr) return false;
-    use(*queue);
-    return true;
+    return timelines().with(timeline, [&](CudaQueue* queue) { use(*queue); });
   }
 
  protected:
@@ -87,10 +84,7 @@ class CudaQueue final : public Queue {
   };
 
   CudaQueue(CudaDevice& device, Stream stream) : Queue(device), cuda_(device), stream_(stream) {}
-  static std::mutex& timelines_mutex();
-  static CudaQueue* find(TimelineId timeline);
-  void enter_timeline();
-  void leave_timeline() noexcept;
+  static TimelineMap<CudaQueue*>& timelines();
 
   // Before every operation: what comes next may use memory of this device and of `other`.
   Result<void> prepare(const CudaDevice* other = nullptr);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/round_up.h"
 #include "berth/base/result.h"
 #include "devices/metal/metal_cpp.h"
 
@@ -79,10 +80,6 @@ std::string text_of(const NS::String* text);
 
 // What Metal says about a call that gave nothing. `error` may be nil: not every call explains itself.
 Error driver_error(const NS::Error* error, const char* call, Code code = Code::kDriver, Layer layer = Layer::kDevice);
-
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // What Metal says about work that failed on the GPU.
 Error execution_error(const MTL::CommandBuffer& commands);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
 
 #include "base/try.h"
 #include "devices/metal/metal_kernel.h"
@@ -27,14 +26,9 @@ void dispatch_over(MTL::ComputeCommandEncoder& encoder, std::size_t bytes) {
 
 }  // namespace
 
-struct MetalQueue::Timelines {
-  std::mutex mutex;
-  std::unordered_map<std::uint16_t, std::shared_ptr<Progress>> by_line;
-};
-
-MetalQueue::Timelines& MetalQueue::timelines() {
-  static auto* const all = new Timelines;
-  return *all;
+TimelineMap<std::shared_ptr<MetalQueue::Progress>>& MetalQueue::timelines() {
+  static auto* const map = new TimelineMap<std::shared_ptr<Progress>>;
+  return *map;
 }
 
 // --- Outcomes and progress ---
@@ -131,8 +125,7 @@ MetalQueue::MetalQueue(MetalDevice& device, Owned<MTL::CommandQueue> queue, Owne
   // A new queue on an old line counts on from where that stood.
   progress_->reached.store(next().value() - 1, std::memory_order_relaxed);
   progress_->submitted.store(next().value() - 1, std::memory_order_relaxed);
-  const std::lock_guard lock(timelines().mutex);
-  timelines().by_line[timeline()] = progress_;
+  timelines().put(timeline(), progress_);
 }
 
 Result<std::unique_ptr<Queue>> MetalQueue::make(MetalDevice& device) {
@@ -146,12 +139,7 @@ Result<std::unique_ptr<Queue>> MetalQueue::make(MetalDevice& device) {
 
 MetalQueue::~MetalQueue() {
   close();
-  {
-    const std::lock_guard lock(timelines().mutex);
-    // The line is given back by close(), so another queue may have taken it.
-    const auto found = timelines().by_line.find(timeline());
-    if (found != timelines().by_line.end() && found->second == progress_) timelines().by_line.erase(found);
-  }
+  timelines().remove(timeline(), progress_);
   // What was recorded and never submitted does not run.
   end_encoding();
   commands_ = {};
@@ -430,11 +418,7 @@ Result<void> MetalQueue::do_record_native(std::span<const Window>,
 
 Result<void> MetalQueue::do_wait_for(Timepoint moment) {
   std::shared_ptr<Progress> other;
-  {
-    const std::lock_guard lock(timelines().mutex);
-    if (const auto found = timelines().by_line.find(moment.timeline()); found != timelines().by_line.end())
-      other = found->second;
-  }
+  timelines().with(moment.timeline(), [&](const std::shared_ptr<Progress>& found) { other = found; });
   // Another kind of queue: the host waits. So it does for what has failed or was not submitted, which is an error.
   if (other == nullptr || other->submitted.load(std::memory_order_acquire) < moment.value() || other->broken_by())
     return Queue::do_wait_for(moment);

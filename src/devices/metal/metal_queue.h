@@ -18,6 +18,7 @@
 
 #include "berth/memory/queue.h"
 #include "devices/metal/metal_device.h"
+#include "memory/timeline_map.h"
 
 namespace berth::metal {
 
@@ -106,8 +107,7 @@ class MetalQueue final : public Queue {
   };
 
   // The METAL queues alive, by their line, for others to wait for.
-  struct Timelines;
-  static Timelines& timelines();
+  static TimelineMap<std::shared_ptr<Progress>>& timelines();
 
   MetalQueue(MetalDevice& device, Owned<MTL::CommandQueue> queue, Owned<MTL::SharedEvent> event);
 

@@ -18,7 +18,7 @@ class MetalResidency final : public Residency {
   explicit MetalResidency(MTL::Device& device);
   ~MetalResidency() override;
 
-  // DryRun where there is none; why_not() says the reason.
+  // Null where there is none; why_not() says the reason.
   const MTL::ResidencySet* set() const noexcept { return set_; }
   const std::string& why_not() const noexcept { return why_not_; }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/atomic_peak.h"
 #include "base/try.h"
 
 namespace berth::webgpu {
@@ -521,9 +522,7 @@ Result<Submission> Context::finish_and_submit(wgpu::CommandEncoder encoder) {
 }
 
 void Context::raise_done(Submission submission) noexcept {
-  Submission seen = done_.load(std::memory_order_relaxed);
-  while (seen < submission && !done_.compare_exchange_weak(seen, submission, std::memory_order_acq_rel)) {
-  }
+  raise_to(done_, submission, std::memory_order_acq_rel);
 }
 
 void Context::on_done(wgpu::Enum status, wgpu::StringView message, void* self, void* submission) {

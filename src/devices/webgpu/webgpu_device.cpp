@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "base/round_up.h"
 #include "base/try.h"
 #include "devices/webgpu/webgpu_queue.h"
 
@@ -11,10 +12,6 @@ namespace {
 // Driver buffers are whole multiples of this, so that whole words around any byte of a block can be copied and
 // mapped.
 constexpr std::size_t kGrain = 16;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 DeviceLimits limits_of(const Context& context) {
   const wgpu::Limits& limits = context.limits();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "base/try.h"
 #include "berth/memory/device.h"
 #include "memory/host_copy.h"
@@ -14,10 +15,6 @@ namespace {
 constexpr std::size_t kMostGroups = 256;       // bind groups a queue remembers
 constexpr std::size_t kConstantsWindow = 256;  // what is bound at least, so that padding in WGSL's structs fits
 constexpr std::size_t kReadsInFlight = 2;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

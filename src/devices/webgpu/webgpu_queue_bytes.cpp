@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "base/try.h"
 #include "devices/webgpu/webgpu_queue.h"
 #include "devices/webgpu/webgpu_shaders.h"
@@ -18,10 +19,6 @@ constexpr std::size_t kWorthWaiting = std::size_t{1} << 20;
 constexpr std::size_t round_down(std::size_t value, std::size_t multiple) noexcept {
   return value / multiple * multiple;
 }
-constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
-  return round_down(value + multiple - 1, multiple);
-}
-
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) noexcept {
   return std::as_bytes(std::span(&value, 1));

@@ -12,6 +12,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "base/atomic_peak.h"
 #include "devices/webgpu/webgpu_context.h"
 
 namespace berth::webgpu {
@@ -38,9 +39,7 @@ struct BufferState {
   }
   // The command went out as part of `submission`, or nowhere (0).
   void end_use(Submission submission) noexcept {
-    Submission seen = last_use.load(std::memory_order_relaxed);
-    while (seen < submission && !last_use.compare_exchange_weak(seen, submission, std::memory_order_acq_rel)) {
-    }
+    raise_to(last_use, submission, std::memory_order_acq_rel);
     users.fetch_sub(1, std::memory_order_acq_rel);
   }
   // Takes the buffer for the host if nothing recorded or submitted uses it.
@@ -73,7 +72,7 @@ class BufferTable {
     states_.insert_or_assign(buffer, state);
     return state;
   }
-  // DryRun for a handle that is not ours.
+  // Null for a handle that is not ours.
   BufferStatePtr find(std::uint64_t handle) const {
     const std::shared_lock lock(mutex_);
     const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));

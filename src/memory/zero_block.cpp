@@ -1,0 +1,15 @@
+#include "memory/zero_block.h"
+
+#include "base/try.h"
+
+namespace berth {
+
+Result<void> zero_block(Device& device, const Block& block, std::size_t bytes) {
+  BERTH_TRY_ASSIGN(Queue* const queue, device.default_queue());
+  Block writable = block;
+  writable.usage = Usage::kAll;
+  BERTH_TRY(queue->fill({.block = writable, .offset = 0, .bytes = bytes, .device = &device}, 0));
+  return queue->finish();
+}
+
+}  // namespace berth

@@ -1,0 +1,12 @@
+// Zeroing memory that the host may not reach.
+#pragma once
+
+#include "berth/memory/device.h"
+
+namespace berth {
+
+// Zeroes the first `bytes` bytes of `block` through the default queue of its device, whatever use the block was
+// allocated for, and waits for it. The device's error.
+Result<void> zero_block(Device& device, const Block& block, std::size_t bytes);
+
+}  // namespace berth
