@@ -6,6 +6,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # g++ 12 sees overlapping copies in `"text" + std::string` where there are none (GCC bug 105651).
   target_compile_options(berth_warnings INTERFACE -Wno-restrict)
 endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # Members say which mutex guards them: see include/berth/base/mutex.h. An access without the lock does not compile.
+  target_compile_options(berth_warnings INTERFACE -Wthread-safety -Werror=thread-safety)
+endif()
 if(BERTH_WERROR)
   target_compile_options(berth_warnings INTERFACE -Werror)
 endif()

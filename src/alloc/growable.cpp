@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/round_up.h"
 #include "base/try.h"
 #include "berth/alloc/offset_allocator.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
 #include "memory/check_alignment.h"
@@ -67,7 +67,7 @@ class MappedGrowable final : public GrowableMemory {
   void release(const Block& block, Timepoint last_use) noexcept override {
     if (block.bytes == 0) return;
     const bool reached = is_reached(last_use);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!reached) {
       try {
         pending_.push_back({block.handle - base_, last_use});
@@ -85,14 +85,14 @@ class MappedGrowable final : public GrowableMemory {
   std::string_view name() const noexcept override { return "growable memory"; }
 
   std::size_t trim(std::size_t keep_bytes) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_reached(true, TimelineId::kNone);
     return unmap_idle(keep_bytes);
   }
 
   void explain(OutOfMemory& report) const override {
     device_->explain(report);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     report.live_bytes = used_;
     report.live_count = offsets_.allocations();
     report.pending_bytes += pending_bytes_;
@@ -100,7 +100,7 @@ class MappedGrowable final : public GrowableMemory {
   }
 
   GrowableCounters counters() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return {bytes_, mapped_, used_, pending_bytes_};
   }
 
@@ -120,7 +120,7 @@ class MappedGrowable final : public GrowableMemory {
     auto cause = OutOfMemory::Cause::kCapacity;
     std::string driver;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       free_reached(false, spec.on);
       auto found = offsets_.allocate(spec.bytes, spec.alignment);
       if (!found) {
@@ -151,7 +151,7 @@ class MappedGrowable final : public GrowableMemory {
   }
 
   // Gives memory to every step under [offset, offset + bytes), or to none that had it not.
-  Result<void> grow(const BlockSpec& spec, std::uint64_t offset, std::size_t bytes) {
+  Result<void> grow(const BlockSpec& spec, std::uint64_t offset, std::size_t bytes) BERTH_REQUIRES(mutex_) {
     const std::size_t first = offset / step_;
     const std::size_t end = (offset + bytes - 1) / step_ + 1;
     std::vector<std::size_t> fresh;
@@ -162,7 +162,7 @@ class MappedGrowable final : public GrowableMemory {
     return {};
   }
 
-  Result<void> map(const BlockSpec& spec, const std::vector<std::size_t>& steps) {
+  Result<void> map(const BlockSpec& spec, const std::vector<std::size_t>& steps) BERTH_REQUIRES(mutex_) {
     BERTH_TRY_ASSIGN(Charge charge, device_->charge(spec, step_, steps.size()));
     Result<void> outcome;
     std::size_t mapped = 0;
@@ -182,7 +182,7 @@ class MappedGrowable final : public GrowableMemory {
   }
 
   // Takes memory from steps without live blocks until `keep_bytes` of it stay. Returns the bytes taken.
-  std::size_t unmap_idle(std::size_t keep_bytes) noexcept {
+  std::size_t unmap_idle(std::size_t keep_bytes) noexcept BERTH_REQUIRES(mutex_) {
     std::size_t given = 0;
     // From the end, so that what stays is together.
     for (std::size_t i = steps_.size(); i-- > 0 && mapped_ > keep_bytes + used_;) {
@@ -196,7 +196,7 @@ class MappedGrowable final : public GrowableMemory {
     return given;
   }
 
-  void give_back(std::uint64_t offset) noexcept {
+  void give_back(std::uint64_t offset) noexcept BERTH_REQUIRES(mutex_) {
     const std::size_t bytes = *offsets_.size_of(offset);
     for (std::size_t i = offset / step_; i <= (offset + bytes - 1) / step_; ++i) --steps_[i].live;
     used_ -= bytes;
@@ -204,7 +204,7 @@ class MappedGrowable final : public GrowableMemory {
   }
 
   // Takes back what is idle, or will be used next by the line that used it last. `all` also looks behind the oldest.
-  void free_reached(bool all, TimelineId timeline) noexcept {
+  void free_reached(bool all, TimelineId timeline) noexcept BERTH_REQUIRES(mutex_) {
     const auto over = [&](const Pending& one) {
       return is_reached(one.last_use) || (timeline != TimelineId::kNone && one.last_use.timeline() == timeline);
     };
@@ -225,13 +225,13 @@ class MappedGrowable final : public GrowableMemory {
   const std::uint64_t base_;
   const std::size_t bytes_;
   const std::size_t step_;
-  mutable std::mutex mutex_;
-  OffsetAllocator offsets_;
-  std::vector<Step> steps_;
-  std::vector<Pending> pending_;
-  std::size_t mapped_ = 0;
-  std::size_t used_ = 0;
-  std::size_t pending_bytes_ = 0;
+  mutable Mutex mutex_;
+  OffsetAllocator offsets_ BERTH_GUARDED_BY(mutex_);
+  std::vector<Step> steps_ BERTH_GUARDED_BY(mutex_);
+  std::vector<Pending> pending_ BERTH_GUARDED_BY(mutex_);
+  std::size_t mapped_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::size_t used_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::size_t pending_bytes_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -7,11 +7,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 
 namespace berth {
 namespace {
@@ -41,7 +41,7 @@ class FileRecorder final : public Recorder {
   }
 
   Result<void> flush() override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     write_out();
     if (error_ != 0)
       return Error::with_text(Code::kIo, Layer::kAllocator,
@@ -51,7 +51,7 @@ class FileRecorder final : public Recorder {
 
  private:
   void note_allocation(const BlockSpec& spec, const Block& block) noexcept {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (error_ != 0) return;
     try {
       const std::uint64_t label = label_number(spec.label);
@@ -68,7 +68,7 @@ class FileRecorder final : public Recorder {
   }
 
   void note_free(const Block& block) noexcept {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (error_ != 0) return;
     const auto at = live_.find(block.handle);
     if (at == live_.end()) return;
@@ -83,7 +83,7 @@ class FileRecorder final : public Recorder {
     }
   }
 
-  std::uint64_t label_number(Name label) {
+  std::uint64_t label_number(Name label) BERTH_REQUIRES(mutex_) {
     if (!label) return 0;
     const auto [at, is_new] = labels_.try_emplace(label.id(), labels_.size() + 1);
     if (is_new) {
@@ -97,20 +97,20 @@ class FileRecorder final : public Recorder {
     return at->second;
   }
 
-  void note_time_and_thread() {
+  void note_time_and_thread() BERTH_REQUIRES(mutex_) {
     const auto now = Clock::now();
     number(static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now - last_).count()));
     last_ = now;
     number(threads_.try_emplace(std::this_thread::get_id(), threads_.size()).first->second);
   }
 
-  void number(std::uint64_t value) {
+  void number(std::uint64_t value) BERTH_REQUIRES(mutex_) {
     for (; value >= 0x80; value >>= 7) buffer_.push_back(static_cast<char>(value | 0x80));
     buffer_.push_back(static_cast<char>(value));
   }
-  void append(std::string_view text) { buffer_.append(text); }
+  void append(std::string_view text) BERTH_REQUIRES(mutex_) { buffer_.append(text); }
 
-  void write_out() noexcept {
+  void write_out() noexcept BERTH_REQUIRES(mutex_) {
     if (error_ == 0 &&
         (std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size() || std::fflush(file_) != 0))
       error_ = errno != 0 ? errno : EIO;
@@ -118,15 +118,15 @@ class FileRecorder final : public Recorder {
   }
 
   using Clock = std::chrono::steady_clock;
-  std::mutex mutex_;
-  std::FILE* file_;
-  std::string buffer_;
-  Clock::time_point last_ = Clock::now();
-  std::uint64_t blocks_ = 0;
-  std::unordered_map<std::uint64_t, std::uint64_t> live_;  // allocation number by handle
-  std::unordered_map<std::uint16_t, std::uint64_t> labels_;
-  std::unordered_map<std::thread::id, std::uint64_t> threads_;
-  int error_ = 0;
+  Mutex mutex_;
+  std::FILE* file_ BERTH_GUARDED_BY(mutex_);
+  std::string buffer_ BERTH_GUARDED_BY(mutex_);
+  Clock::time_point last_ BERTH_GUARDED_BY(mutex_) = Clock::now();
+  std::uint64_t blocks_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::uint64_t, std::uint64_t> live_ BERTH_GUARDED_BY(mutex_);  // allocation number by handle
+  std::unordered_map<std::uint16_t, std::uint64_t> labels_ BERTH_GUARDED_BY(mutex_);
+  std::unordered_map<std::thread::id, std::uint64_t> threads_ BERTH_GUARDED_BY(mutex_);
+  int error_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 // Reads numbers and text, and knows where it is.

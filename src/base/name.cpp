@@ -1,17 +1,18 @@
 #include "berth/base/name.h"
 
 #include <deque>
-#include <mutex>
 #include <string>
 #include <unordered_map>
+
+#include "berth/base/mutex.h"
 
 namespace berth {
 namespace {
 
 struct Names {
-  std::mutex mutex;
-  std::deque<std::string> texts{""};
-  std::unordered_map<std::string_view, std::uint16_t> ids{{"", std::uint16_t{0}}};
+  Mutex mutex;
+  std::deque<std::string> texts BERTH_GUARDED_BY(mutex){""};
+  std::unordered_map<std::string_view, std::uint16_t> ids BERTH_GUARDED_BY(mutex){{"", std::uint16_t{0}}};
 };
 
 // Never destroyed: the leak report at exit still reads names.
@@ -26,7 +27,7 @@ constexpr std::uint16_t kOther = 0xffff;
 
 Name::Name(std::string_view text) {
   Names& table = names();
-  const std::lock_guard lock(table.mutex);
+  const MutexLock lock(table.mutex);
   if (const auto found = table.ids.find(text); found != table.ids.end()) {
     id_ = found->second;
     return;
@@ -44,7 +45,7 @@ std::string_view Name::text() const noexcept {
   if (id_ == 0) return "";
   if (id_ == kOther) return "(other)";
   Names& table = names();
-  const std::lock_guard lock(table.mutex);
+  const MutexLock lock(table.mutex);
   return table.texts[id_];
 }
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <set>
 
 #include "base/os/shared_library.h"
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
 #include "engines/faulted_memory.h"
@@ -21,8 +21,8 @@ constexpr double kPlanningSeconds = 0.03;
 
 // Environments that have a memory: the engine itself would replace one by another without a word.
 struct Attached {
-  std::mutex mutex;
-  std::set<const ort::Env*> environments;
+  Mutex mutex;
+  std::set<const ort::Env*> environments BERTH_GUARDED_BY(mutex);
 };
 Attached& attached() {
   static Attached instance;
@@ -56,7 +56,7 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
   ~Impl() {
     if (registered) {
       if (ort::Status* status = api.unregister_allocator(env_, info_)) api.release_status(status);
-      const std::lock_guard guard(attached().mutex);
+      const MutexLock guard(attached().mutex);
       attached().environments.erase(env_);
     }
     api.release_memory_info(info_);
@@ -110,7 +110,7 @@ Result<std::unique_ptr<OnnxRuntimeMemory>> OnnxRuntimeMemory::attach(const OrtAp
   std::unique_ptr<OnnxRuntimeMemory> memory(new OnnxRuntimeMemory);
   memory->impl_ =
       std::make_unique<Impl>(table, environment, info, std::move(arena_memory), std::move(pool), std::move(options));
-  const std::lock_guard guard(attached().mutex);
+  const MutexLock guard(attached().mutex);
   if (attached().environments.count(environment) != 0)
     return Error(Code::kAlreadyExists, Layer::kEngine,
                  "this environment's memory is Berth already: share that OnnxRuntimeMemory, or destroy it first");

@@ -4,12 +4,12 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "base/os/program_path.h"
 #include "base/try.h"
+#include "berth/base/mutex.h"
 
 namespace berth::ort {
 namespace {
@@ -92,9 +92,9 @@ std::vector<fs::path> python_environments() {
 }
 
 Result<const Library*> library(const std::string& preferred) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::optional<Library> opened;
-  const std::lock_guard guard(mutex);
+  const MutexLock guard(mutex);
   if (!opened) {
     BERTH_TRY_ASSIGN(opened, find_and_open(preferred));
   }

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
 #include "memory/check_alignment.h"
@@ -46,14 +47,14 @@ void Device::count_foreign(std::size_t bytes, int sign) noexcept {
 
 void Device::on_pressure(PressureCallback callback) {
   auto shared = callback ? std::make_shared<const PressureCallback>(std::move(callback)) : nullptr;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   pressure_ = std::move(shared);
 }
 
 bool Device::relieve(const BlockSpec& spec) {
   std::shared_ptr<const PressureCallback> callback;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     callback = pressure_;
   }
   return callback != nullptr && (*callback)(spec);
@@ -110,7 +111,7 @@ void Device::release(const Block& block, Timepoint last_use) noexcept {
     return;
   }
   try {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pending_.push_back({block, last_use});
     pending_bytes_.fetch_add(block.bytes, std::memory_order_relaxed);
   } catch (...) {
@@ -133,7 +134,7 @@ void Device::free_reached(bool all) noexcept {
   while (true) {
     Pending reached;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       std::size_t at = 0;
       const std::size_t looked_at = all ? pending_.size() : std::min<std::size_t>(1, pending_.size());
       while (at < looked_at && !is_reached(pending_[at].last_use)) ++at;
@@ -174,7 +175,7 @@ Result<QueuePtr> Device::make_queue() {
 
 Result<Queue*> Device::default_queue() {
   if (Queue* queue = default_queue_.load(std::memory_order_acquire)) return queue;
-  const std::lock_guard lock(default_queue_mutex_);
+  const MutexLock lock(default_queue_mutex_);
   if (default_queue_owner_ == nullptr) {
     BERTH_TRY_ASSIGN(default_queue_owner_, create_queue());
     default_queue_.store(default_queue_owner_.get(), std::memory_order_release);
@@ -185,7 +186,7 @@ Result<Queue*> Device::default_queue() {
 Result<void> Device::synchronize() {
   if (Queue* queue = default_queue_.load(std::memory_order_acquire)) BERTH_TRY(queue->finish());
   {
-    const std::lock_guard lock(queues_mutex_);
+    const MutexLock lock(queues_mutex_);
     for (Queue* queue : queues_) BERTH_TRY(queue->wait_submitted());
   }
   free_reached(true);
@@ -224,7 +225,12 @@ Result<void> Device::check_host_access(const Block&, std::size_t, std::size_t) c
 void Device::destroy() noexcept {
   if (residency_ != nullptr) residency_->keep_alive(std::chrono::milliseconds(0));
   default_queue_.store(nullptr, std::memory_order_release);
-  default_queue_owner_.reset();  // waits for its work
+  std::unique_ptr<Queue> last_queue;
+  {
+    const MutexLock lock(default_queue_mutex_);
+    last_queue = std::move(default_queue_owner_);
+  }
+  last_queue.reset();  // waits for its work
   // No queue is left, so every moment is reached.
   free_reached(true);
 }

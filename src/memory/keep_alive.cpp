@@ -1,5 +1,7 @@
 #include "memory/keep_alive.h"
 
+#include "berth/base/mutex.h"
+
 namespace berth {
 
 KeepAlive::KeepAlive(Residency& set, std::chrono::milliseconds interval)
@@ -7,7 +9,7 @@ KeepAlive::KeepAlive(Residency& set, std::chrono::milliseconds interval)
 
 KeepAlive::~KeepAlive() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   wake_.notify_one();
@@ -15,9 +17,14 @@ KeepAlive::~KeepAlive() {
 }
 
 void KeepAlive::run() {
-  std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, interval_, [this] { return ending_; }))
+  const MutexLock lock(mutex_);
+  while (true) {
+    const auto until = std::chrono::steady_clock::now() + interval_;
+    while (!ending_ && wake_.wait_until(mutex_, until)) {
+    }
+    if (ending_) return;
     if (!set_.was_active()) set_.renew();
+  }
 }
 
 }  // namespace berth

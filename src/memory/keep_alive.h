@@ -3,10 +3,9 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "berth/base/mutex.h"
 #include "berth/memory/residency.h"
 
 namespace berth {
@@ -23,9 +22,9 @@ class KeepAlive {
 
   Residency& set_;
   const std::chrono::milliseconds interval_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool ending_ = false;
+  Mutex mutex_;
+  CondVar wake_;
+  bool ending_ BERTH_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last, so that it starts when the rest is there
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/atomic_peak.h"
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/device.h"
 #include "memory/timelines.h"
 
@@ -15,13 +16,13 @@ namespace {
 class LineUse {
  public:
   explicit LineUse(Timeline& timeline) : timeline_(timeline) {
-    const std::lock_guard lock(timeline.mutex);
+    const MutexLock lock(timeline.mutex);
     queue_ = timeline.queue;
     if (queue_ != nullptr) ++timeline.users;
   }
   ~LineUse() {
     if (queue_ == nullptr) return;
-    const std::lock_guard lock(timeline_.mutex);
+    const MutexLock lock(timeline_.mutex);
     if (--timeline_.users == 0) timeline_.idle.notify_all();
   }
   LineUse(const LineUse&) = delete;
@@ -42,7 +43,7 @@ bool overlap(const Window& a, const Window& b) noexcept {
 
 Queue::Queue(Device& device) : device_(&device), timeline_(take_timeline(*this)), submitted_(0) {
   if (Timeline* timeline = find_timeline(timeline_)) submitted_ = timeline->reached.load(std::memory_order_acquire);
-  const std::lock_guard lock(device.queues_mutex_);
+  const MutexLock lock(device.queues_mutex_);
   device.queues_.push_back(this);
 }
 
@@ -54,7 +55,7 @@ void Queue::close() noexcept {
   if (closed_) return;
   closed_ = true;
   {
-    const std::lock_guard lock(device_->queues_mutex_);
+    const MutexLock lock(device_->queues_mutex_);
     std::erase(device_->queues_, this);
   }
   // A failure here is a lost device: its work is over all the same.
@@ -112,7 +113,7 @@ void Queue::let_go_of_reached() noexcept {
   if (timeline == nullptr) return;
   std::vector<Kept> reached;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::uint64_t value = timeline->reached.load(std::memory_order_acquire);
     const auto end = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.until > value; });
     if (end == kept_.begin()) return;
@@ -132,7 +133,7 @@ Result<void> Queue::write(const Window& target, std::span<const std::byte> sourc
                  target.bytes);
   BERTH_TRY(check(target, Usage::kCopyTarget, true));
   if (source.empty()) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   BERTH_TRY(do_write(target, source));
   stamp(target);
   return {};
@@ -144,7 +145,7 @@ Result<void> Queue::read(const Window& source, std::span<std::byte> target) {
                  target.size());
   BERTH_TRY(check(source, Usage::kCopySource, false));
   if (target.empty()) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   BERTH_TRY(do_read(source, target));
   stamp(source);
   return {};
@@ -157,7 +158,7 @@ Result<void> Queue::copy(const Window& source, const Window& target) {
   BERTH_TRY(check(source, Usage::kCopySource, false));
   BERTH_TRY(check(target, Usage::kCopyTarget, true));
   if (source.bytes == 0) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   BERTH_TRY(do_copy(source, target));
   stamp(source);
   stamp(target);
@@ -167,7 +168,7 @@ Result<void> Queue::copy(const Window& source, const Window& target) {
 Result<void> Queue::fill(const Window& target, std::uint8_t value) {
   BERTH_TRY(check(target, Usage::kCopyTarget, true));
   if (target.bytes == 0) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   BERTH_TRY(do_fill(target, value));
   stamp(target);
   return {};
@@ -184,7 +185,7 @@ Result<void> Queue::copy_rows(const Window& source, std::size_t source_pitch, co
   if (!fits(source, source_pitch) || !fits(target, target_pitch))
     return Error(Code::kInvalidView, Layer::kQueue, "{} rows of {} bytes do not fit into windows of {} and {} bytes",
                  rows, row_bytes, source.bytes, target.bytes);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   BERTH_TRY(do_copy_rows(source, source_pitch, target, target_pitch, row_bytes, rows));
   stamp(source);
   stamp(target);
@@ -204,7 +205,7 @@ Result<void> Queue::launch(const Kernel& kernel, std::span<const KernelArgument>
         return Error(Code::kInvalidArgument, Layer::kQueue,
                      "arguments {} and {} overlap and one is written; pass one window, or mark both kRead", i, j);
     }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   BERTH_TRY(do_launch(kernel, arguments, grid, constants));
   for (const KernelArgument& argument : arguments) stamp(argument.window);
   recorded_ = true;
@@ -213,7 +214,7 @@ Result<void> Queue::launch(const Kernel& kernel, std::span<const KernelArgument>
 
 Result<void> Queue::record_native(std::span<const Window> uses,
                                   const std::function<Result<void>(void* native)>& record) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   BERTH_TRY(do_record_native(uses, record));
   for (const Window& window : uses) stamp(window);
   recorded_ = true;
@@ -222,34 +223,30 @@ Result<void> Queue::record_native(std::span<const Window> uses,
 
 Result<void> Queue::wait_for(Timepoint moment) {
   if (moment.timeline() == timeline_ || is_reached(moment)) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return do_wait_for(moment);
 }
 
-// Committed outside the lock, because the set's callback is the user's code and putting memory in place takes long.
-// What other threads record meanwhile may bring memory of its own, so it is looked at again inside.
-Result<std::unique_lock<std::mutex>> Queue::lock_with_all_resident() {
-  Residency* const residency = device_->residency();
-  while (true) {
-    if (residency != nullptr) BERTH_TRY(residency->commit());
-    std::unique_lock lock(mutex_);
-    if (residency == nullptr || !residency->has_pending()) return lock;
-  }
-}
-
 Result<Timepoint> Queue::submit() {
+  Residency* const residency = device_->residency();
   Timepoint moment;
   bool keeps_buffers = false;
-  {
-    BERTH_TRY_ASSIGN(const std::unique_lock lock, lock_with_all_resident());
+  while (true) {
+    // Committed outside the lock, because the set's callback is the user's code and placing memory takes long. Another
+    // thread may record work with memory of its own meanwhile, so the set is tested again inside the lock.
+    if (residency != nullptr) BERTH_TRY(residency->commit());
+    const MutexLock lock(mutex_);
+    if (residency != nullptr && residency->has_pending()) continue;
     if (recorded_) {
-      BERTH_TRY(do_submit(submitted_ + 1));
-      ++submitted_;
+      const std::uint64_t value = submitted_.load(std::memory_order_relaxed) + 1;
+      BERTH_TRY(do_submit(value));
+      submitted_.store(value, std::memory_order_relaxed);
       recorded_ = false;
-      if (executes_at_once()) note_reached(submitted_);
+      if (executes_at_once()) note_reached(value);
     }
-    moment = Timepoint::at(timeline_, submitted_);
+    moment = Timepoint::at(timeline_, submitted_.load(std::memory_order_relaxed));
     keeps_buffers = !kept_.empty();
+    break;
   }
   // A program that never waits on this queue must not keep dropped buffers for ever.
   if (keeps_buffers) {
@@ -263,11 +260,11 @@ Result<void> Queue::wait(Timepoint moment) {
   if (moment.timeline() != timeline_) return berth::wait(moment);
   if (!is_reached(moment)) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (moment.value() > submitted_)
         return Error(Code::kInvalidArgument, Layer::kQueue,
                      "moment {} of this queue is not submitted yet (the last is {}); call submit() first",
-                     moment.value(), submitted_);
+                     moment.value(), submitted_.load(std::memory_order_relaxed));
     }
     BERTH_TRY(do_wait(moment.value()));
     note_reached(moment.value());
@@ -279,7 +276,7 @@ Result<void> Queue::wait(Timepoint moment) {
 Result<void> Queue::wait_submitted() {
   Timepoint last;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     last = Timepoint::at(timeline_, submitted_);
   }
   return wait(last);

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <mutex>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "memory/built_in.h"
 
 namespace berth {
@@ -15,17 +15,17 @@ namespace {
 
 // Backends are never removed, so a pointer to one stays valid. std::map does not move its elements.
 struct Registry {
-  std::mutex mutex;  // never held while a backend opens a device
-  std::map<std::string, Backend, std::less<>> backends;
-  std::vector<const Backend*> in_order;
-  std::mutex open_mutex;  // so that two threads do not open the same device twice
-  std::map<std::string, std::weak_ptr<Device>> open_devices;
+  Mutex mutex;  // never held while a backend opens a device
+  std::map<std::string, Backend, std::less<>> backends BERTH_GUARDED_BY(mutex);
+  std::vector<const Backend*> in_order BERTH_GUARDED_BY(mutex);
+  Mutex open_mutex;  // so that two threads do not open the same device twice
+  std::map<std::string, std::weak_ptr<Device>> open_devices BERTH_GUARDED_BY(open_mutex);
 
   Registry() {
     for (Backend& backend : built_in_backends()) add(std::move(backend));
   }
 
-  bool add(Backend backend) {
+  bool add(Backend backend) BERTH_REQUIRES(mutex) {
     std::string kind = backend.kind;
     const auto [at, fresh] = backends.try_emplace(std::move(kind), std::move(backend));
     if (fresh) in_order.push_back(&at->second);
@@ -33,7 +33,7 @@ struct Registry {
   }
 
   std::vector<const Backend*> all() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     return in_order;
   }
 };
@@ -52,7 +52,7 @@ std::string known_kinds() {
 
 const Backend* find_backend(std::string_view kind) {
   Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
+  const MutexLock lock(known.mutex);
   const auto found = known.backends.find(kind);
   return found == known.backends.end() ? nullptr : &found->second;
 }
@@ -99,7 +99,7 @@ Result<void> register_backend(Backend backend) {
         fmt::format("backend \"{}\": a kind is upper case without a colon, and needs an open function", backend.kind));
   const std::string kind = backend.kind;
   Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
+  const MutexLock lock(known.mutex);
   if (known.add(std::move(backend))) return {};
   return Error::with_text(Code::kAlreadyExists, Layer::kDevice,
                           fmt::format("a backend of kind \"{}\" is registered already", kind));
@@ -108,7 +108,7 @@ Result<void> register_backend(Backend backend) {
 Result<DevicePtr> device(std::string_view name) {
   BERTH_TRY_ASSIGN(const DeviceName parsed, parse(name));
   Registry& known = registry();
-  const std::lock_guard lock(known.open_mutex);
+  const MutexLock lock(known.open_mutex);
   if (const auto found = known.open_devices.find(parsed.normalised); found != known.open_devices.end()) {
     DevicePtr alive = found->second.lock();
     if (alive != nullptr && (!parsed.backend->is_current || parsed.backend->is_current(*alive))) return alive;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "memory/keep_alive.h"
 
 namespace berth {
@@ -19,7 +20,7 @@ Residency::Residency() = default;
 Residency::~Residency() = default;
 
 void Residency::keep_alive(std::chrono::milliseconds interval) {
-  const std::lock_guard lock(keep_alive_mutex_);
+  const MutexLock lock(keep_alive_mutex_);
   keep_alive_.reset();
   if (interval.count() > 0) keep_alive_ = std::make_unique<KeepAlive>(*this, interval);
 }
@@ -53,7 +54,7 @@ void Residency::withdraw(Member& member) noexcept {
 void Residency::add(const Block& block, int priority) noexcept {
   if (block.bytes == 0) return;
   try {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = members_.find(block.handle); found != members_.end()) {
       ++found->second.holds;
       return;
@@ -76,7 +77,7 @@ void Residency::add(const Block& block, int priority) noexcept {
 
 void Residency::remove(const Block& block) noexcept {
   if (block.bytes == 0) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = members_.find(block.handle);
   if (found == members_.end()) return;
   Member& member = found->second;
@@ -93,7 +94,7 @@ void Residency::remove(const Block& block) noexcept {
 
 void Residency::touch(const Block& block) noexcept {
   if (!has_budget_.load(std::memory_order_relaxed)) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = members_.find(block.handle);
   if (found == members_.end()) return;
   found->second.used = ++clock_;
@@ -101,7 +102,7 @@ void Residency::touch(const Block& block) noexcept {
 }
 
 void Residency::set_priority(const Block& block, int priority) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = members_.find(block.handle);
   if (found == members_.end() || found->second.priority == priority) return;
   found->second.priority = priority;
@@ -109,7 +110,7 @@ void Residency::set_priority(const Block& block, int priority) noexcept {
 }
 
 void Residency::set_budget(std::size_t bytes, DropCallback before_drop) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   budget_ = bytes;
   before_drop_ = std::move(before_drop);
   has_budget_.store(bytes > 0, std::memory_order_relaxed);
@@ -146,7 +147,7 @@ Result<void> Residency::commit() {
   DropCallback callback;
   std::vector<Block> told;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (before_drop_) {
       for (const Member* member : choose().out) told.push_back(member->block);
       if (!told.empty()) callback = before_drop_;
@@ -154,7 +155,7 @@ Result<void> Residency::commit() {
   }
   if (callback) callback(told);
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!has_pending()) return {};
   const Choice choice = choose();
   pending_.reserve(pending_.size() + choice.back.size() + refused_);
@@ -212,7 +213,7 @@ Result<void> Residency::commit() {
 
 void Residency::renew() noexcept {
   try {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::vector<Block> given;
     given.reserve(members_.size());
     for (const auto& [handle, member] : members_)
@@ -227,12 +228,12 @@ void Residency::renew() noexcept {
 // --- What it says of itself ---
 
 ResidencyCounters Residency::counters() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return {added_, removed_, commits_, renewals_, members_.size()};
 }
 
 ResidencyReport Residency::report() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ResidencyReport report{.resident_bytes = resident_, .left = {}};
   if (refused_ == 0 && over_budget_ == 0) return report;
   for (const auto& [handle, member] : members_) {

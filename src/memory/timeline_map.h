@@ -1,11 +1,11 @@
-// The live queues of one driver by their timelines, so that one queue can wait for another on the device itself. A driver
-// has one map, which is never destroyed. Any thread may call.
+// The live queues of one driver by their timelines, so that one queue can wait for another on the device itself. A
+// driver has one map, which is never destroyed. Any thread may call.
 #pragma once
 
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "berth/base/mutex.h"
 #include "berth/memory/timepoint.h"
 
 namespace berth {
@@ -14,13 +14,13 @@ template <class Entry>
 class TimelineMap {
  public:
   void put(TimelineId timeline, Entry entry) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     entries_.insert_or_assign(timeline, std::move(entry));
   }
 
   // Removes the entry, unless another queue has taken the timeline since.
   void remove(TimelineId timeline, const Entry& entry) noexcept {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = entries_.find(timeline);
     if (found != entries_.end() && found->second == entry) entries_.erase(found);
   }
@@ -28,7 +28,7 @@ class TimelineMap {
   // Calls `use(entry)`, during which the entry stays. False if there is none.
   template <class Use>
   bool with(TimelineId timeline, const Use& use) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = entries_.find(timeline);
     if (found == entries_.end()) return false;
     use(found->second);
@@ -38,13 +38,13 @@ class TimelineMap {
   // Calls `use(entry)` for each entry. None is removed meanwhile.
   template <class Use>
   void for_each(const Use& use) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [timeline, entry] : entries_) use(entry);
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<TimelineId, Entry> entries_;
+  Mutex mutex_;
+  std::unordered_map<TimelineId, Entry> entries_ BERTH_GUARDED_BY(mutex_);
 };
 
 }  // namespace berth

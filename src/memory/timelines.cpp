@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "berth/base/mutex.h"
+
 namespace berth {
 namespace {
 
@@ -11,9 +13,9 @@ constexpr std::size_t kChunk = 256;
 using Chunk = std::array<Timeline, kChunk>;
 
 struct Timelines {
-  std::mutex mutex;
-  std::vector<TimelineId> free;
-  std::uint32_t next = 1;  // 0 is TimelineId::kNone, whose timepoint is always reached
+  Mutex mutex;
+  std::vector<TimelineId> free BERTH_GUARDED_BY(mutex);
+  std::uint32_t next BERTH_GUARDED_BY(mutex) = 1;  // 0 is TimelineId::kNone, whose timepoint is always reached
   std::array<std::atomic<Chunk*>, 65536 / kChunk> chunks{};
 };
 
@@ -36,7 +38,7 @@ TimelineId take_timeline(Queue& queue) {
   Timelines& table = timelines();
   TimelineId id = TimelineId::kNone;
   {
-    const std::lock_guard lock(table.mutex);
+    const MutexLock lock(table.mutex);
     if (!table.free.empty()) {
       id = table.free.back();
       table.free.pop_back();
@@ -50,7 +52,7 @@ TimelineId take_timeline(Queue& queue) {
     }
   }
   Timeline* timeline = find_timeline(id);
-  const std::lock_guard lock(timeline->mutex);
+  const MutexLock lock(timeline->mutex);
   timeline->queue = &queue;
   return id;
 }
@@ -59,12 +61,12 @@ void give_timeline(TimelineId id) noexcept {
   Timeline* timeline = find_timeline(id);
   if (timeline == nullptr) return;
   {
-    std::unique_lock lock(timeline->mutex);
+    const MutexLock lock(timeline->mutex);
     timeline->queue = nullptr;
-    timeline->idle.wait(lock, [&] { return timeline->users == 0; });
+    while (timeline->users > 0) timeline->idle.wait(timeline->mutex);
   }
   Timelines& table = timelines();
-  const std::lock_guard lock(table.mutex);
+  const MutexLock lock(table.mutex);
   table.free.push_back(id);
 }
 

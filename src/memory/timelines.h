@@ -3,10 +3,9 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 
+#include "berth/base/mutex.h"
 #include "berth/memory/timepoint.h"
 
 namespace berth {
@@ -15,10 +14,10 @@ class Queue;
 
 struct Timeline {
   std::atomic<std::uint64_t> reached{0};
-  std::mutex mutex;
-  std::condition_variable idle;
-  Queue* queue = nullptr;  // null when no queue owns the timeline
-  int users = 0;           // threads inside a call on `queue`; its owner waits for them
+  Mutex mutex;
+  CondVar idle;
+  Queue* queue BERTH_GUARDED_BY(mutex) = nullptr;  // null when no queue owns the timeline
+  int users BERTH_GUARDED_BY(mutex) = 0;           // threads inside a call on `queue`; its owner waits for them
 };
 
 // A free timeline for `queue`, or kNone when all 65,535 are taken.

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <mutex>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/device.h"
 #include "berth/tensor/f16.h"
 #include "memory/check_alignment.h"
@@ -113,18 +113,18 @@ struct Arena::State {
   std::size_t size = 0;
   std::size_t shadow_size = 0;
   bool shadowed = false;
-  std::mutex mutex;  // guards every ArenaBlock::state
+  Mutex mutex;  // guards every ArenaBlock::state
 
   // Bytes of a block changed by other means than write_f32.
   void note_written(std::uint32_t block, std::size_t offset, std::size_t bytes) {
     if (!shadowed) return;
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     blocks[block].state.set_stale({offset, offset + bytes});
   }
 
   void note_handed_out(std::uint32_t block, std::size_t offset, std::size_t bytes, Access access) {
     if (!shadowed || access == Access::kRead) return;
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     blocks[block].state.expose({offset, offset + bytes});
   }
 };
@@ -285,7 +285,7 @@ Result<void> Arena::write_f32(Queue& queue, NodeId node, std::span<const float> 
   if (!state_->shadowed || slot->offset % kShadowAlignment != 0) return {};
   for (std::size_t first = 0; first < data.size(); first += kPieceFloats)
     BERTH_TRY(write_shadow(queue, *slot, data.subspan(first, std::min(kPieceFloats, data.size() - first)), first));
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   block.state.set_fresh({slot->offset, slot->offset + data.size_bytes()});
   return {};
 }
@@ -375,7 +375,7 @@ Result<bool> Arena::shadow_is_fresh(NodeId node) const {
                  "node {} is at offset {}, no multiple of {}, and has no f16 shadow; plan with alignment = 8 or more",
                  node, slot->offset, kShadowAlignment);
   const std::size_t bytes = state_->lengths[node] / sizeof(float) * sizeof(float);
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return bytes == 0 || state_->blocks[slot->block].state.is_fresh({slot->offset, slot->offset + bytes});
 }
 
@@ -401,7 +401,7 @@ Result<void> Arena::refresh_shadow(Queue& queue, NodeId node, std::size_t elemen
     for (std::size_t at = 0; at < piece.size(); at += kPieceFloats)
       BERTH_TRY(write_shadow(queue, slot, piece.subspan(at, std::min(kPieceFloats, piece.size() - at)), first + at));
   }
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->blocks[slot.block].state.set_fresh({slot.offset, slot.offset + elements * sizeof(float)});
   return {};
 }

@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <new>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/allocator.h"
 #include "run/replay_plan.h"
 #include "run/replay_run.h"
@@ -28,15 +28,15 @@ using replay::ReplayPlan;
 
 // Held for a few nanoseconds and never across a call that can block, so waiting for it is spinning; a waiter whose
 // holder lost its core gives way.
-class SpinLock {
+class BERTH_THREAD_ATTRIBUTE(capability("spin lock")) SpinLock {
  public:
-  void lock() noexcept {
+  void lock() noexcept BERTH_ACQUIRE() {
     for (unsigned spins = 0; held_.exchange(true, std::memory_order_acquire); ++spins) {
       while (held_.load(std::memory_order_relaxed))
         if (++spins > 64) std::this_thread::yield();
     }
   }
-  void unlock() noexcept { held_.store(false, std::memory_order_release); }
+  void unlock() noexcept BERTH_RELEASE() { held_.store(false, std::memory_order_release); }
 
  private:
   std::atomic<bool> held_{false};
@@ -97,9 +97,9 @@ class Replay::Impl {
   }
 
   Result<void> begin_run(std::string_view key) {
-    const std::lock_guard turn(turn_);
+    const ScopedLock turn(turn_);
     if (depth_++ > 0) {
-      const std::lock_guard guard(lock_);
+      const ScopedLock guard(lock_);
       overlapped_ = true;
       if (mode_ == Mode::kPlanned) run_.distrust();
       return {};
@@ -120,7 +120,7 @@ class Replay::Impl {
       ready =
           Error(Code::kOutOfMemory, Layer::kPlan, "no memory for the bookkeeping of a run: it is served by the pool");
     }
-    const std::lock_guard guard(lock_);
+    const ScopedLock guard(lock_);
     entry_ = entry;
     overlapped_ = false;
     log_lost_ = false;
@@ -135,9 +135,9 @@ class Replay::Impl {
   }
 
   ReplayRun end_run() noexcept {
-    const std::lock_guard turn(turn_);
+    const ScopedLock turn(turn_);
     if (depth_ == 0 || --depth_ > 0) return {};
-    const std::lock_guard guard(lock_);
+    const ScopedLock guard(lock_);
     if (mode_ == Mode::kRecording) {
       if (entry_ != nullptr && entry_->plan == nullptr && !overlapped_ && !log_lost_) {
         entry_->trace = std::exchange(recording_, {});
@@ -181,7 +181,7 @@ class Replay::Impl {
     std::uint64_t run = 0;
     bool beside = false;
     {
-      const std::lock_guard guard(lock_);
+      const ScopedLock guard(lock_);
       if (mode_ == Mode::kPlanned) {
         ++this_run_.requests;
         const PlannedRun::Served served = run_.request(bytes, alignment);
@@ -216,7 +216,7 @@ class Replay::Impl {
     Block to_pool, to_arena_memory;
     bool pooled = false, retired = false;
     {
-      const std::lock_guard guard(lock_);
+      const ScopedLock guard(lock_);
       if (address - arena_.base < arena_.bytes) {
         if (!run_.release(address - arena_.base)) stop_on_unknown(memory);
         return;
@@ -240,14 +240,14 @@ class Replay::Impl {
   }
 
   bool owns(std::uintptr_t address) const noexcept {
-    const std::lock_guard guard(lock_);
+    const ScopedLock guard(lock_);
     if (address - arena_.base < arena_.bytes || pooled_.count(address) != 0) return true;
     return std::any_of(retired_.begin(), retired_.end(),
                        [&](const RetiredArena& retired) { return address - retired.arena.base < retired.arena.bytes; });
   }
 
   std::uint64_t size_of(std::uintptr_t address) const noexcept {
-    const std::lock_guard guard(lock_);
+    const ScopedLock guard(lock_);
     if (address - arena_.base < arena_.bytes) return run_.size_at(address - arena_.base);
     if (const auto at = pooled_.find(address); at != pooled_.end()) return at->second.bytes;
     for (const RetiredArena& retired : retired_)
@@ -257,19 +257,19 @@ class Replay::Impl {
   }
 
   Result<void> plan_recorded() {
-    const std::lock_guard turn(turn_);
+    const ScopedLock turn(turn_);
     BERTH_TRY(plan_pending());
     return grow_arena();
   }
 
   const Entry* find(std::string_view key) const noexcept {
-    const std::lock_guard turn(turn_);
+    const ScopedLock turn(turn_);
     const auto at = entries_.find(key);
     return at == entries_.end() ? nullptr : &at->second;
   }
 
   std::string save_plans(std::string_view stamp) const {
-    const std::lock_guard turn(turn_);
+    const ScopedLock turn(turn_);
     std::vector<replay::NamedPlan> plans;
     for (const auto& [key, entry] : entries_)
       if (entry.plan) plans.emplace_back(key, entry.plan.get());
@@ -278,7 +278,7 @@ class Replay::Impl {
 
   Result<void> load_plans(std::string_view bytes, std::string_view stamp) {
     BERTH_TRY_ASSIGN(auto plans, replay::decode_plans(bytes, stamp));
-    const std::lock_guard turn(turn_);
+    const ScopedLock turn(turn_);
     for (replay::DecodedPlan& decoded : plans) {
       Entry& entry = entries_[decoded.key];
       if (entry.plan == nullptr && !entry.to_plan)
@@ -288,8 +288,8 @@ class Replay::Impl {
   }
 
   ReplayCounters counters() const noexcept {
-    const std::lock_guard turn(turn_);
-    const std::lock_guard guard(lock_);
+    const ScopedLock turn(turn_);
+    const ScopedLock guard(lock_);
     ReplayCounters counters = counters_;
     counters.arena_bytes = arena_.bytes;
     for (const RetiredArena& retired : retired_) counters.arena_bytes += retired.arena.bytes;
@@ -299,7 +299,7 @@ class Replay::Impl {
   }
 
  private:
-  std::uint32_t record(std::uint64_t bytes, std::uint64_t alignment) noexcept {
+  std::uint32_t record(std::uint64_t bytes, std::uint64_t alignment) noexcept BERTH_REQUIRES(lock_) {
     if (log_lost_) return kNoRequest;
     try {
       recording_.requests.push_back({.bytes = bytes, .alignment = alignment});
@@ -310,7 +310,7 @@ class Replay::Impl {
     }
   }
 
-  void record_release(std::uint32_t number) noexcept {
+  void record_release(std::uint32_t number) noexcept BERTH_REQUIRES(lock_) {
     if (log_lost_) return;
     try {
       recording_.releases.push_back(number);
@@ -326,7 +326,7 @@ class Replay::Impl {
     if (!block) return nullptr;
     const std::uintptr_t address = address_of(*block);
     try {
-      const std::lock_guard guard(lock_);
+      const ScopedLock guard(lock_);
       pooled_.emplace(address, PooledBlock{*block, bytes, run, number, beside});
       if (beside) beside_bytes_ += bytes;
       counters_.beside_peak = std::max(counters_.beside_peak, beside_bytes_);
@@ -339,7 +339,7 @@ class Replay::Impl {
     return reinterpret_cast<void*>(address);
   }
 
-  void release_retired(std::uintptr_t address, Block& to_arena_memory, bool& gone) noexcept {
+  void release_retired(std::uintptr_t address, Block& to_arena_memory, bool& gone) noexcept BERTH_REQUIRES(lock_) {
     for (auto retired = retired_.begin(); retired != retired_.end(); ++retired) {
       const std::uint64_t offset = address - retired->arena.base;
       if (offset >= retired->arena.bytes) continue;
@@ -358,13 +358,13 @@ class Replay::Impl {
   }
 
   void run_reserve(const ReplayPlan& plan) {
-    const std::lock_guard guard(lock_);
+    const ScopedLock guard(lock_);
     run_.reserve(plan);
   }
 
   // Marks what is live now, between runs, as kept: in recordings not planned yet, and in plans whose slots it holds.
   void mark_kept() {
-    const std::lock_guard guard(lock_);
+    const ScopedLock guard(lock_);
     for (auto& [key, entry] : entries_) {
       if (!entry.to_plan) continue;
       for (const auto& [address, pooled] : pooled_)
@@ -404,7 +404,7 @@ class Replay::Impl {
     BERTH_TRY(replay::check(entry.trace, memory));
     auto plan = std::make_unique<ReplayPlan>(std::move(entry.trace), std::move(memory));
     entry.trace = {};
-    const std::lock_guard guard(lock_);
+    const ScopedLock guard(lock_);
     run_.replace_plan(entry.plan.get(), plan.get());
     entry.plan = std::move(plan);
     return {};
@@ -425,7 +425,7 @@ class Replay::Impl {
     // new arena is not on top of them at the process's peak.
     Arena old;
     {
-      const std::lock_guard guard(lock_);
+      const ScopedLock guard(lock_);
       old = std::exchange(arena_, {});
       if (!run_.live().empty()) retired_.push_back({std::exchange(old, {}), run_.take_live()});
     }
@@ -434,7 +434,7 @@ class Replay::Impl {
     BERTH_TRY_ASSIGN(const Block block, arena_memory_->allocate({.bytes = bytes + options_.arena_slack,
                                                                  .alignment = alignment,
                                                                  .label = Name("replay arena")}));
-    const std::lock_guard guard(lock_);
+    const ScopedLock guard(lock_);
     arena_ = {block, address_of(block), bytes};
     return {};
   }
@@ -445,24 +445,24 @@ class Replay::Impl {
 
   // turn_ makes begin, end and planning take turns; it guards entries_ and depth_. lock_ guards the rest. turn_ is
   // taken first. Entries are written under both while a run may be in progress.
-  mutable std::mutex turn_;
+  mutable Mutex turn_;
   std::map<std::string, Entry, std::less<>> entries_;
-  unsigned depth_ = 0;
+  unsigned depth_ BERTH_GUARDED_BY(turn_) = 0;
 
   mutable SpinLock lock_;
-  Mode mode_ = Mode::kIdle;
-  bool overlapped_ = false;
-  bool log_lost_ = false;
+  Mode mode_ BERTH_GUARDED_BY(lock_) = Mode::kIdle;
+  bool overlapped_ BERTH_GUARDED_BY(lock_) = false;
+  bool log_lost_ BERTH_GUARDED_BY(lock_) = false;
   Entry* entry_ = nullptr;
   std::uint64_t run_number_ = 0;
-  ReplayRun this_run_;
-  PlannedRun run_;
-  ReplayTrace recording_;
+  ReplayRun this_run_ BERTH_GUARDED_BY(lock_);
+  PlannedRun run_ BERTH_GUARDED_BY(lock_);
+  ReplayTrace recording_ BERTH_GUARDED_BY(lock_);
   Arena arena_;
-  std::vector<RetiredArena> retired_;
-  std::unordered_map<std::uintptr_t, PooledBlock> pooled_;
-  ReplayCounters counters_;
-  std::uint64_t beside_bytes_ = 0;
+  std::vector<RetiredArena> retired_ BERTH_GUARDED_BY(lock_);
+  std::unordered_map<std::uintptr_t, PooledBlock> pooled_ BERTH_GUARDED_BY(lock_);
+  ReplayCounters counters_ BERTH_GUARDED_BY(lock_);
+  std::uint64_t beside_bytes_ BERTH_GUARDED_BY(lock_) = 0;
 };
 
 Replay::Replay(std::shared_ptr<Allocator> arena_memory, std::shared_ptr<Allocator> pool, ReplayOptions options)

@@ -161,7 +161,10 @@ Result<void> Schedule::State::freeze(std::span<const StepId> order, std::span<co
   for (StepId step = 0; step < graph.steps; ++step) by_level[next[levels[step]]++] = step;
 
   states.assign(graph.steps, StepState::kNotRun);
-  running_on.assign(Workers::kMost, kNobody);
+  {
+    const MutexLock lock(mutex);
+    running_on.assign(Workers::kMost, kNobody);
+  }
   workers = std::make_unique<Workers>(graph);
   return {};
 }

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "run/schedule_state.h"
 
 namespace berth {
@@ -34,7 +35,10 @@ Result<void> Schedule::run(const RunOptions& options) const {
   if (state.running.exchange(true, std::memory_order_acquire))
     return Error(Code::kInvalidUsage, Layer::kSchedule, "this schedule of {} steps is running already",
                  state.step_count());
-  state.error.reset();
+  {
+    const MutexLock lock(state.mutex);
+    state.error.reset();
+  }
   state.check_overlaps = options.check_overlaps;
   const std::uint32_t wanted = options.workers == 0 ? std::thread::hardware_concurrency() : options.workers;
   state.workers->run(
@@ -43,8 +47,13 @@ Result<void> Schedule::run(const RunOptions& options) const {
         return static_cast<State*>(context)->execute(step, worker, skip);
       },
       &state);
-  std::optional<Error> error = std::move(state.error);
-  const StepId failed = state.failed;
+  std::optional<Error> error;
+  StepId failed = 0;
+  {
+    const MutexLock lock(state.mutex);
+    error = std::move(state.error);
+    failed = state.failed;
+  }
   state.running.store(false, std::memory_order_release);
   if (!error) return {};
   return Error::with_text(error->code(), error->layer(), state.describe(failed) + ": " + error->message());
@@ -80,14 +89,14 @@ bool Schedule::State::execute(StepId step, std::uint32_t worker, bool skip) {
 
 void Schedule::State::note_failure(StepId step, const Error& what) {
   states[step] = StepState::kFailed;
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (error && failed < step) return;
   error = what;
   failed = step;
 }
 
 Result<void> Schedule::State::enter(StepId step, std::uint32_t worker) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   for (const StepId other : running_on) {
     if (other == kNobody) continue;
     for (const Touch& mine : touches_of(step))
@@ -105,7 +114,7 @@ Result<void> Schedule::State::enter(StepId step, std::uint32_t worker) {
 }
 
 void Schedule::State::leave(std::uint32_t worker) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   running_on[worker] = kNobody;
 }
 

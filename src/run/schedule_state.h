@@ -3,11 +3,11 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/run/schedule.h"
 #include "run/hazards.h"
 #include "run/workers.h"
@@ -48,10 +48,10 @@ struct Schedule::State {
   std::unique_ptr<Workers> workers{};
   std::atomic<bool> running{false};
   std::vector<StepState> states{};
-  std::mutex mutex{};  // guards what follows
-  std::optional<Error> error{};
-  StepId failed = 0;
-  std::vector<StepId> running_on{};  // the step running in each worker; kNobody
+  Mutex mutex{};  // guards what follows
+  std::optional<Error> error BERTH_GUARDED_BY(mutex){};
+  StepId failed BERTH_GUARDED_BY(mutex) = 0;
+  std::vector<StepId> running_on BERTH_GUARDED_BY(mutex){};  // the step running in each worker; kNobody
   bool check_overlaps = false;
 
   std::uint32_t step_count() const noexcept { return static_cast<std::uint32_t>(labels.size()); }

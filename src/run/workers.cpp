@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/thread_handoff.h"
+#include "berth/base/mutex.h"
 
 namespace berth {
 namespace {
@@ -188,9 +188,9 @@ struct TaskMemory {
 // Who can be visited. A task that comes after its schedule is gone, or never, must not keep it alive: it knows a
 // number and asks here.
 struct Workers::Register {
-  std::mutex mutex;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Shared>> alive;
-  std::uint64_t last = 0;
+  Mutex mutex;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Shared>> alive BERTH_GUARDED_BY(mutex);
+  std::uint64_t last BERTH_GUARDED_BY(mutex) = 0;
 
   static Register& instance() {
     static Register* const one = new Register;  // never destroyed: tasks may come at exit
@@ -211,7 +211,7 @@ class Workers::Task : TaskMemory {
     std::shared_ptr<Shared> shared;
     {
       Register& all = Register::instance();
-      const std::lock_guard lock(all.mutex);
+      const MutexLock lock(all.mutex);
       if (const auto found = all.alive.find(id_); found != all.alive.end()) shared = found->second;
     }
     if (shared != nullptr) shared->visit(run_, worker_);
@@ -224,14 +224,14 @@ class Workers::Task : TaskMemory {
 
 Workers::Workers(const StepGraph& graph) : shared_(std::make_shared<Shared>(graph)) {
   Register& all = Register::instance();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   id_ = ++all.last;
   all.alive.emplace(id_, shared_);
 }
 
 Workers::~Workers() {
   Register& all = Register::instance();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   all.alive.erase(id_);
 }
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "base/round_up.h"
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
 #include "memory/check_alignment.h"
@@ -58,7 +58,7 @@ class PagedMemory final : public EvictableMemory {
       return taken.error();
     }
     const Block block = entry.block;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     entries_.emplace(address, std::move(entry));
     resident_ += pages;
     return block;
@@ -67,7 +67,7 @@ class PagedMemory final : public EvictableMemory {
   void release(const Block& block, Timepoint last_use) noexcept override {
     if (block.bytes == 0) return;
     const bool reached = is_reached(last_use);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = entries_.find(block.handle);
     if (found == entries_.end()) return;
     found->second.released = true;
@@ -81,7 +81,7 @@ class PagedMemory final : public EvictableMemory {
   Device& device() noexcept override { return *device_; }
   std::string_view name() const noexcept override { return "evictable"; }
   std::size_t trim(std::size_t) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::size_t before = resident_;
     free_reached(false);
     return before - resident_;
@@ -93,7 +93,7 @@ class PagedMemory final : public EvictableMemory {
       return Error(Code::kUnsupported, Layer::kAllocator,
                    "host memory that is kept in host memory frees nothing; use Contents::kToFile or kDrop");
     BERTH_TRY(device_->synchronize());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_reached(false);
     std::size_t given = 0;
     for (auto& [address, entry] : entries_) {
@@ -124,7 +124,7 @@ class PagedMemory final : public EvictableMemory {
   }
 
   Result<void> back_with(const Buffer& buffer, Buffer file) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     BERTH_TRY_ASSIGN(Entry* const entry, entry_of(buffer));
     if (buffer.byte_offset() != 0 || buffer.size() != buffer.total_size())
       return Error(Code::kInvalidArgument, Layer::kAllocator,
@@ -139,13 +139,13 @@ class PagedMemory final : public EvictableMemory {
   }
 
   Result<bool> is_evicted(const Buffer& buffer) const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     BERTH_TRY_ASSIGN(const Entry* const entry, const_cast<PagedMemory*>(this)->entry_of(buffer));
     return entry->evicted;
   }
 
   EvictableCounters counters() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return {resident_, evicted_, spilled_};
   }
 
@@ -165,7 +165,7 @@ class PagedMemory final : public EvictableMemory {
   };
   using Entries = std::map<std::uint64_t, Entry>;
 
-  Result<Entry*> entry_of(const Buffer& buffer) {
+  Result<Entry*> entry_of(const Buffer& buffer) BERTH_REQUIRES(mutex_) {
     if (buffer.is_allocated() && buffer.total_size() > 0)
       if (const auto found = entries_.find(buffer.native_handle()); found != entries_.end()) return &found->second;
     return Error(Code::kNotOwned, Layer::kAllocator, "a buffer of {} bytes was not allocated here", buffer.size());
@@ -193,12 +193,15 @@ class PagedMemory final : public EvictableMemory {
 
   // Wakes what is still away; adds the bytes that come back to `back`, and says whose memory was `refused`.
   Result<void> wake(Name tag, std::size_t& back, BlockSpec& refused) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_reached(false);
     for (auto& [address, entry] : entries_) {
       if (!entry.evicted || entry.released || (tag && entry.tag != tag)) continue;
       refused = {.bytes = entry.block.bytes, .tag = entry.tag, .label = entry.block.label};
-      BERTH_TRY(give_memory(entry, refused, [&, &one = entry] { return restore(one); }));
+      BERTH_TRY(give_memory(entry, refused, [&, &one = entry] {
+        mutex_.assert_held();
+        return restore(one);
+      }));
       forget(entry);
       entry.evicted = false;
       entry.kept = false;
@@ -228,7 +231,7 @@ class PagedMemory final : public EvictableMemory {
   }
 
   // Puts the contents where they will be found again. A failed call keeps nothing.
-  Result<void> save(Entry& entry, Contents contents) {
+  Result<void> save(Entry& entry, Contents contents) BERTH_REQUIRES(mutex_) {
     const std::size_t bytes = entry.block.bytes;
     if (contents == Contents::kToHost) {
       try {
@@ -247,6 +250,7 @@ class PagedMemory final : public EvictableMemory {
     BERTH_TRY_ASSIGN(entry.in_file, spill_.reserve(bytes));
     spilled_ += bytes;
     auto saved = each_piece(entry, [&](std::size_t at, std::span<std::byte> piece, bool mapped) -> Result<void> {
+      mutex_.assert_held();
       if (!mapped) BERTH_TRY(read(entry, at, piece));
       return spill_.write(*entry.in_file + at, piece);
     });
@@ -254,10 +258,11 @@ class PagedMemory final : public EvictableMemory {
     return saved;
   }
 
-  Result<void> restore(Entry& entry) {
+  Result<void> restore(Entry& entry) BERTH_REQUIRES(mutex_) {
     if (!entry.kept) return {};
     if (!entry.on_host.empty()) return write(entry, 0, entry.on_host);
     return each_piece(entry, [&](std::size_t at, std::span<std::byte> piece, bool mapped) -> Result<void> {
+      mutex_.assert_held();
       if (entry.in_file) {
         BERTH_TRY(spill_.read(*entry.in_file + at, piece));
       } else {
@@ -280,7 +285,7 @@ class PagedMemory final : public EvictableMemory {
   }
 
   // Gives up what was kept of the contents.
-  void forget(Entry& entry) noexcept {
+  void forget(Entry& entry) noexcept BERTH_REQUIRES(mutex_) {
     if (!entry.on_host.empty()) {
       spilled_ -= entry.block.bytes;
       std::vector<std::byte>().swap(entry.on_host);
@@ -292,7 +297,7 @@ class PagedMemory final : public EvictableMemory {
     }
   }
 
-  Entries::iterator free(Entries::iterator at) noexcept {
+  Entries::iterator free(Entries::iterator at) noexcept BERTH_REQUIRES(mutex_) {
     Entry& entry = at->second;
     forget(entry);
     const bool empty = !entry.mapped || space_->unmap(at->first, entry.pages);
@@ -302,7 +307,7 @@ class PagedMemory final : public EvictableMemory {
     return entries_.erase(at);
   }
 
-  void free_reached(bool all) noexcept {
+  void free_reached(bool all) noexcept BERTH_REQUIRES(mutex_) {
     if (waiting_ == 0) return;
     for (auto at = entries_.begin(); at != entries_.end();) {
       if (!at->second.released || (!all && !is_reached(at->second.last_use))) {
@@ -317,13 +322,13 @@ class PagedMemory final : public EvictableMemory {
 
   const DevicePtr device_;
   const std::unique_ptr<AddressSpace> space_;
-  mutable std::mutex mutex_;
-  SpillFile spill_;
-  Entries entries_;  // by address
-  std::size_t waiting_ = 0;
-  std::size_t resident_ = 0;
-  std::size_t evicted_ = 0;
-  std::size_t spilled_ = 0;
+  mutable Mutex mutex_;
+  SpillFile spill_ BERTH_GUARDED_BY(mutex_);
+  Entries entries_ BERTH_GUARDED_BY(mutex_);  // by address
+  std::size_t waiting_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::size_t resident_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::size_t evicted_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::size_t spilled_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

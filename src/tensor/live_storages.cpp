@@ -6,16 +6,16 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 
+#include "berth/base/mutex.h"
 #include "tensor/storage.h"
 
 namespace berth {
 namespace {
 
 struct Live {
-  std::mutex mutex;
-  Storage* first = nullptr;
+  Mutex mutex;
+  Storage* first BERTH_GUARDED_BY(mutex) = nullptr;
 
   Live() {
     std::atexit([] {
@@ -35,7 +35,7 @@ Live& live() {
 
 void note_live(Storage& storage) noexcept {
   Live& list = live();
-  const std::lock_guard lock(list.mutex);
+  const MutexLock lock(list.mutex);
   storage.next_live = list.first;
   if (list.first != nullptr) list.first->previous_live = &storage;
   list.first = &storage;
@@ -43,7 +43,7 @@ void note_live(Storage& storage) noexcept {
 
 void note_gone(Storage& storage) noexcept {
   Live& list = live();
-  const std::lock_guard lock(list.mutex);
+  const MutexLock lock(list.mutex);
   if (storage.previous_live != nullptr)
     storage.previous_live->next_live = storage.next_live;
   else
@@ -53,7 +53,7 @@ void note_gone(Storage& storage) noexcept {
 
 std::string live_report() {
   Live& list = live();
-  const std::lock_guard lock(list.mutex);
+  const MutexLock lock(list.mutex);
   std::string text;
   for (const Storage* storage = list.first; storage != nullptr; storage = storage->next_live)
     text += fmt::format("  {} \"{}\" made at {}:{}\n", format_bytes(storage->bytes()), storage->label().text(),

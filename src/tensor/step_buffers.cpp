@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 
 namespace berth {
 namespace {
@@ -96,14 +97,14 @@ Result<Buffer> StepBuffers::take(DType dtype, const Shape& shape, const BufferOp
 }
 
 Result<Buffer> StepBuffers::allocate(DType dtype, const Shape& shape, const BufferOptions& options) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return take(dtype, shape, options);
 }
 
 Result<std::vector<Buffer>> StepBuffers::allocate_batch(std::span<const BufferRequest> requests) {
   std::vector<Buffer> buffers;
   buffers.reserve(requests.size());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const BufferRequest& request : requests) {
     auto buffer = take(request.dtype, request.shape, request.options);
     if (!buffer) {
@@ -139,7 +140,7 @@ void StepBuffers::reclaim_dropped() noexcept {
 }
 
 Result<void> StepBuffers::release(const Buffer& buffer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = by_storage_.find(buffer.storage_id());
   if (found == by_storage_.end())
     return Error(Code::kNotOwned, Layer::kAllocator, "buffer {} is not of this pool", buffer.id());
@@ -150,12 +151,12 @@ Result<void> StepBuffers::release(const Buffer& buffer) {
 }
 
 void StepBuffers::reset() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!used_.empty()) give_back(used_.back());
 }
 
 void StepBuffers::clear() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [id, buffer] : registered_)
     if (Residency* residency = buffer.device().residency())
       if (auto window = buffer.window()) residency->remove(window->block);
@@ -175,14 +176,14 @@ Result<void> StepBuffers::register_existing(const Buffer& buffer) {
     return Error::with_text(Code::kInvalidArgument, Layer::kAllocator,
                             "a buffer of " + std::string(window.device->name()) +
                                 " cannot be registered with a pool of " + std::string(allocator_->device().name()));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!registered_.emplace(buffer.storage_id(), buffer).second) return {};
   if (Residency* residency = window.device->residency()) residency->add(window.block);
   return {};
 }
 
 StepBuffersCounters StepBuffers::counters() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return {.fresh = fresh_,
           .reused = reused_,
           .reclaimed = reclaimed_,

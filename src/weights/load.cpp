@@ -10,10 +10,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -21,6 +19,7 @@
 #include "base/crc32.h"
 #include "base/os/system_pages.h"
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/registry.h"
 #include "weights/load_plan.h"
 
@@ -51,7 +50,7 @@ class Loading {
   bool stopped() const noexcept { return stopped_.load(std::memory_order_relaxed); }
 
   void fail(Error error) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!error_) error_ = std::move(error);
     stopped_.store(true, std::memory_order_relaxed);
   }
@@ -62,7 +61,7 @@ class Loading {
     if (!options_.progress) return;
     bool go_on = true;
     {
-      const std::lock_guard lock(progress_mutex_);
+      const MutexLock lock(progress_mutex_);
       done_ += bytes;
       go_on = options_.progress({.bytes_done = done_, .bytes_total = plan_.bytes});
     }
@@ -70,7 +69,7 @@ class Loading {
   }
 
   Result<void> result() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (error_) return *error_;
     return {};
   }
@@ -165,10 +164,10 @@ class Loading {
   const LoadOptions& options_;
   std::vector<int> direct_;
   std::atomic<bool> stopped_{false};
-  std::mutex mutex_;
-  std::optional<Error> error_;
-  std::mutex progress_mutex_;
-  std::uint64_t done_ = 0;
+  Mutex mutex_;
+  std::optional<Error> error_ BERTH_GUARDED_BY(mutex_);
+  Mutex progress_mutex_;
+  std::uint64_t done_ BERTH_GUARDED_BY(progress_mutex_) = 0;
 };
 
 // Runs `work` on `count` threads, this one among them. Threads that the system refuses are done without.
@@ -222,9 +221,12 @@ class StagedLoad {
     for (unsigned i = 0; i < readers + 2; ++i) {
       BERTH_TRY_ASSIGN(Buffer staging, Buffer::allocate(host, DType::kU8, {kJobBytes}, {.label = "weights staging"}));
       staging_.push_back(std::move(staging));
-      free_.push_back(i);
     }
-    ready_.assign(loading_.plan().jobs.size(), kNotReady);
+    {
+      const MutexLock lock(mutex_);
+      for (unsigned i = 0; i < readers + 2; ++i) free_.push_back(i);
+      ready_.assign(loading_.plan().jobs.size(), kNotReady);
+    }
     BERTH_TRY_ASSIGN(Queue* const queue, device.default_queue());
     std::vector<std::jthread> threads;
     for (unsigned i = 0; i < readers; ++i) {
@@ -238,7 +240,7 @@ class StagedLoad {
     auto uploaded = upload(*queue);
     if (!uploaded) loading_.fail(uploaded.error());
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       changed_.notify_all();
     }
     threads.clear();
@@ -255,8 +257,8 @@ class StagedLoad {
       std::size_t number;
       {
         // A staging buffer first, then the job's number: so the lowest unfinished job always has a buffer.
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return !free_.empty() || loading_.stopped() || next_ >= ready_.size(); });
+        const MutexLock lock(mutex_);
+        while (free_.empty() && !loading_.stopped() && next_ < ready_.size()) changed_.wait(mutex_);
         if (loading_.stopped() || next_ >= ready_.size()) return;
         slot = free_.front();
         free_.pop_front();
@@ -264,7 +266,7 @@ class StagedLoad {
       }
       auto done = loading_.read_stretch(loading_.plan().jobs[number], *staging_[slot].as_host_bytes_mut());
       if (!done) loading_.fail(std::move(done).error());
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       ready_[number] = slot;
       changed_.notify_all();
       if (loading_.stopped()) return;
@@ -273,11 +275,11 @@ class StagedLoad {
 
   Result<void> upload(Queue& queue) {
     std::deque<Timepoint> in_flight;
-    for (std::size_t number = 0; number < ready_.size(); ++number) {
+    for (std::size_t number = 0; number < loading_.plan().jobs.size(); ++number) {
       unsigned slot;
       {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return ready_[number] != kNotReady || loading_.stopped(); });
+        const MutexLock lock(mutex_);
+        while (ready_[number] == kNotReady && !loading_.stopped()) changed_.wait(mutex_);
         if (loading_.stopped()) return loading_.result();
         slot = ready_[number];
       }
@@ -294,7 +296,7 @@ class StagedLoad {
         bytes += piece.bytes;
       }
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         free_.push_back(slot);
         changed_.notify_all();
       }
@@ -312,11 +314,11 @@ class StagedLoad {
   Loading& loading_;
   std::vector<std::uint32_t>& checksums_;
   std::vector<Buffer> staging_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<unsigned> free_;
-  std::vector<unsigned> ready_;  // the staging buffer of each job that has been read
-  std::size_t next_ = 0;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<unsigned> free_ BERTH_GUARDED_BY(mutex_);
+  std::vector<unsigned> ready_ BERTH_GUARDED_BY(mutex_);  // the staging buffer of each job that has been read
+  std::size_t next_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

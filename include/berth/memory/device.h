@@ -12,12 +12,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/memory/accounting.h"
 #include "berth/memory/allocator.h"
 #include "berth/memory/kernel.h"
@@ -227,14 +227,14 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   std::atomic<std::size_t> pending_bytes_{0}, foreign_bytes_{0}, foreign_count_{0};
   std::unique_ptr<Residency> residency_;  // set before the first allocation, then constant
 
-  std::mutex mutex_;  // guards what follows; never held while a driver or callback runs
-  std::shared_ptr<const PressureCallback> pressure_;
-  std::deque<Pending> pending_;  // in order of release
-  std::mutex queues_mutex_;      // held by synchronize() so that no queue is destroyed meanwhile
-  std::vector<Queue*> queues_;
-  std::mutex default_queue_mutex_;
+  Mutex mutex_;  // guards what follows; never held while a driver or callback runs
+  std::shared_ptr<const PressureCallback> pressure_ BERTH_GUARDED_BY(mutex_);
+  std::deque<Pending> pending_ BERTH_GUARDED_BY(mutex_);  // in order of release
+  Mutex queues_mutex_;  // held by synchronize() so that no queue is destroyed meanwhile
+  std::vector<Queue*> queues_ BERTH_GUARDED_BY(queues_mutex_);
+  Mutex default_queue_mutex_;
   std::atomic<Queue*> default_queue_{nullptr};
-  std::unique_ptr<Queue> default_queue_owner_;
+  std::unique_ptr<Queue> default_queue_owner_ BERTH_GUARDED_BY(default_queue_mutex_);
 };
 
 using DevicePtr = std::shared_ptr<Device>;

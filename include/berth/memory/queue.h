@@ -6,6 +6,7 @@
 //   record ... record -> submit() = t1 -> record ... -> submit() = t2        t1 reached before t2
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/base/result.h"
 #include "berth/memory/block.h"
 #include "berth/memory/kernel.h"
@@ -75,7 +77,7 @@ class Queue {
   Device& device() const noexcept { return *device_; }
   TimelineId timeline() const noexcept { return timeline_; }
   // The timepoint that the next submit() will return.
-  Timepoint next() const noexcept { return Timepoint::at(timeline_, submitted_ + 1); }
+  Timepoint next() const noexcept { return Timepoint::at(timeline_, submitted_.load(std::memory_order_relaxed) + 1); }
 
  protected:
   // Acquires a timeline. Requires: `device` outlives the queue (Device::make_queue ensures this).
@@ -119,18 +121,17 @@ class Queue {
   };
 
   Result<void> check(const Window& window, Usage usage, bool writes) const;
-  void stamp(const Window& window);
+  void stamp(const Window& window) BERTH_REQUIRES(mutex_);
   void note_reached(std::uint64_t value) noexcept;
-  void let_go_of_reached() noexcept;
-  Result<std::unique_lock<std::mutex>> lock_with_all_resident();
+  void let_go_of_reached() noexcept BERTH_EXCLUDES(mutex_);
 
   Device* device_;
-  std::mutex mutex_;
-  TimelineId timeline_;
-  std::uint64_t submitted_;
-  bool recorded_ = false;
-  bool closed_ = false;
-  std::vector<Kept> kept_;  // sorted by `until`
+  Mutex mutex_;
+  const TimelineId timeline_;
+  std::atomic<std::uint64_t> submitted_;  // written under the lock; next() reads it without
+  bool recorded_ BERTH_GUARDED_BY(mutex_) = false;
+  bool closed_ = false;                              // of the thread that destroys the queue
+  std::vector<Kept> kept_ BERTH_GUARDED_BY(mutex_);  // sorted by `until`
 };
 
 using QueuePtr = std::shared_ptr<Queue>;

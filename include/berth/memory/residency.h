@@ -16,12 +16,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/base/result.h"
 #include "berth/memory/block.h"
 
@@ -125,29 +125,32 @@ class Residency {
     std::vector<Member*> out, back;
   };
 
-  Choice choose();
-  void list(Member& member);
-  void unlist(Member& member) noexcept;
-  void withdraw(Member& member) noexcept;
+  Choice choose() BERTH_REQUIRES(mutex_);
+  void list(Member& member) BERTH_REQUIRES(mutex_);
+  void unlist(Member& member) noexcept BERTH_REQUIRES(mutex_);
+  void withdraw(Member& member) noexcept BERTH_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::unordered_map<std::uint64_t, Member> members_;  // by handle
-  std::vector<Member*> pending_;
-  std::size_t wanted_ = 0;       // bytes of all members
-  std::size_t resident_ = 0;     // bytes of resident members
-  std::size_t over_budget_ = 0;  // members that the budget evicted
-  std::size_t refused_ = 0;      // members that put() refused
-  std::size_t budget_ = 0;
-  DropCallback before_drop_;
-  std::uint64_t clock_ = 0;
-  std::uint64_t added_ = 0, removed_ = 0, commits_ = 0, renewals_ = 0;
-  bool marked_ = false;     // a block was added or removed since the last commit
-  bool room_made_ = false;  // a resident block was removed since the last commit
+  mutable Mutex mutex_;
+  std::unordered_map<std::uint64_t, Member> members_ BERTH_GUARDED_BY(mutex_);  // by handle
+  std::vector<Member*> pending_ BERTH_GUARDED_BY(mutex_);
+  std::size_t wanted_ BERTH_GUARDED_BY(mutex_) = 0;       // bytes of all members
+  std::size_t resident_ BERTH_GUARDED_BY(mutex_) = 0;     // bytes of resident members
+  std::size_t over_budget_ BERTH_GUARDED_BY(mutex_) = 0;  // members that the budget evicted
+  std::size_t refused_ BERTH_GUARDED_BY(mutex_) = 0;      // members that put() refused
+  std::size_t budget_ BERTH_GUARDED_BY(mutex_) = 0;
+  DropCallback before_drop_ BERTH_GUARDED_BY(mutex_);
+  std::uint64_t clock_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t added_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t removed_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t commits_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t renewals_ BERTH_GUARDED_BY(mutex_) = 0;
+  bool marked_ BERTH_GUARDED_BY(mutex_) = false;     // a block was added or removed since the last commit
+  bool room_made_ BERTH_GUARDED_BY(mutex_) = false;  // a resident block was removed since the last commit
   std::atomic<bool> dirty_{false};
   std::atomic<bool> has_budget_{false};
   std::atomic<bool> active_{false};
-  std::mutex keep_alive_mutex_;
-  std::unique_ptr<KeepAlive> keep_alive_;
+  Mutex keep_alive_mutex_;
+  std::unique_ptr<KeepAlive> keep_alive_ BERTH_GUARDED_BY(keep_alive_mutex_);
 };
 
 // True unless BERTH_RESIDENCY is "0" in the environment.

@@ -10,11 +10,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/tensor/buffer.h"
 
 namespace berth {
@@ -83,24 +83,26 @@ class StepBuffers {
   static constexpr std::size_t kSizes = 64;
   static constexpr std::size_t kLookForDropped = 4096;
 
-  std::size_t bucket_of(std::size_t rounded, const BufferOptions& options);
-  Result<void> add_fresh(std::size_t bucket, std::size_t rounded, const BufferOptions& options);
-  Result<Buffer> take(DType dtype, const Shape& shape, const BufferOptions& options);
-  void give_back(std::uint32_t index) noexcept;
-  void reclaim_dropped() noexcept;
+  std::size_t bucket_of(std::size_t rounded, const BufferOptions& options) BERTH_REQUIRES(mutex_);
+  Result<void> add_fresh(std::size_t bucket, std::size_t rounded, const BufferOptions& options) BERTH_REQUIRES(mutex_);
+  Result<Buffer> take(DType dtype, const Shape& shape, const BufferOptions& options) BERTH_REQUIRES(mutex_);
+  void give_back(std::uint32_t index) noexcept BERTH_REQUIRES(mutex_);
+  void reclaim_dropped() noexcept BERTH_REQUIRES(mutex_);
 
   const AllocatorPtr allocator_;
   const std::size_t most_used_;
-  mutable std::mutex mutex_;
-  std::vector<Entry> entries_;
-  std::unordered_map<std::uint64_t, std::uint32_t> by_storage_;
-  std::vector<BufferOptions> kinds_;  // only the fields that keep memory apart
-  std::vector<Bucket> buckets_;       // kSizes per kind
-  std::vector<std::uint32_t> used_;
-  std::size_t look_for_dropped_at_ = kLookForDropped;
-  std::unordered_map<std::uint64_t, Buffer> registered_;
-  std::uint64_t fresh_ = 0, reused_ = 0, reclaimed_ = 0;
-  std::size_t bytes_ = 0;
+  mutable Mutex mutex_;
+  std::vector<Entry> entries_ BERTH_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, std::uint32_t> by_storage_ BERTH_GUARDED_BY(mutex_);
+  std::vector<BufferOptions> kinds_ BERTH_GUARDED_BY(mutex_);  // only the fields that keep memory apart
+  std::vector<Bucket> buckets_ BERTH_GUARDED_BY(mutex_);       // kSizes per kind
+  std::vector<std::uint32_t> used_ BERTH_GUARDED_BY(mutex_);
+  std::size_t look_for_dropped_at_ BERTH_GUARDED_BY(mutex_) = kLookForDropped;
+  std::unordered_map<std::uint64_t, Buffer> registered_ BERTH_GUARDED_BY(mutex_);
+  std::uint64_t fresh_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t reused_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t reclaimed_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::size_t bytes_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace berth

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "alloc/caching_pool/parts.h"
 #include "berth/alloc/caching_pool.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/out_of_memory.h"
 #include "berth/memory/queue.h"
 #include "memory/poison.h"
@@ -35,7 +35,7 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   void retire(ThreadCache& cache) noexcept;
 
  private:
-  using Lock = std::lock_guard<std::mutex>;
+  using Lock = MutexLock;
 
   // --- Without the mutex ---
   ThreadCache* find_cache() noexcept;
@@ -55,26 +55,29 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   void check_now_and_then() noexcept;
 
   // --- With the mutex ---
-  std::uint16_t group_number(const BlockSpec& spec);
-  ThreadCache* own_cache() noexcept;
-  CachedGroup* own_group(ThreadCache* cache, std::uint16_t number) noexcept;
-  PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, TimelineId timeline) noexcept;
-  void count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept;
-  void raise_peaks(CachedGroup* group, std::uint16_t number) noexcept;
-  void share_half(CachedGroup& group, std::uint16_t number, std::size_t index, std::int64_t at_least) noexcept;
-  bool keep(CachedGroup& group, const PoolNode& node) noexcept;
-  bool make_room(std::size_t bytes, PoolNode*& leaving) noexcept;
+  std::uint16_t group_number(const BlockSpec& spec) BERTH_REQUIRES(mutex_);
+  ThreadCache* own_cache() noexcept BERTH_REQUIRES(mutex_);
+  CachedGroup* own_group(ThreadCache* cache, std::uint16_t number) noexcept BERTH_REQUIRES(mutex_);
+  PoolNode* take_shared(CachedGroup* group, std::uint16_t number, std::size_t index, TimelineId timeline) noexcept
+      BERTH_REQUIRES(mutex_);
+  void count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept BERTH_REQUIRES(mutex_);
+  void raise_peaks(CachedGroup* group, std::uint16_t number) noexcept BERTH_REQUIRES(mutex_);
+  void share_half(CachedGroup& group, std::uint16_t number, std::size_t index, std::int64_t at_least) noexcept
+      BERTH_REQUIRES(mutex_);
+  bool keep(CachedGroup& group, const PoolNode& node) noexcept BERTH_REQUIRES(mutex_);
+  bool make_room(std::size_t bytes, PoolNode*& leaving) noexcept BERTH_REQUIRES(mutex_);
   void leave(PoolNode* node, PoolNode*& leaving) const noexcept;
-  std::size_t take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
-  std::size_t take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept;
+  std::size_t take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept BERTH_REQUIRES(mutex_);
+  std::size_t take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept
+      BERTH_REQUIRES(mutex_);
   template <class Visit>
-  void with_all_caches(const Visit& visit) const noexcept;
-  std::int64_t live_of(const Name* tag) const noexcept;
-  CachingPoolCounters count_all(const Name* tag) const noexcept;
-  void share_all(ThreadCache& cache) noexcept;
-  std::size_t cached_of(const Name* tag) const noexcept;
-  Result<void> check_locked() const;
-  Result<void> check_stopped() const;
+  void with_all_caches(const Visit& visit) const noexcept BERTH_REQUIRES(mutex_);
+  std::int64_t live_of(const Name* tag) const noexcept BERTH_REQUIRES(mutex_);
+  CachingPoolCounters count_all(const Name* tag) const noexcept BERTH_REQUIRES(mutex_);
+  void share_all(ThreadCache& cache) noexcept BERTH_REQUIRES(mutex_);
+  std::size_t cached_of(const Name* tag) const noexcept BERTH_REQUIRES(mutex_);
+  Result<void> check_locked() const BERTH_REQUIRES(mutex_);
+  Result<void> check_stopped() const BERTH_REQUIRES(mutex_);
 
   const std::uint64_t id_;  // never reused, so that a thread's table cannot mistake a new pool for an old one
   const std::size_t slot_;  // where a thread remembers its cache of this pool
@@ -87,15 +90,15 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   std::atomic<std::size_t> held_{0};  // taken from below
   std::atomic<std::uint64_t> misses_{0}, refused_releases_{0};
 
-  mutable std::mutex mutex_;  // guards what follows; not held while the layer below is called
-  std::vector<std::unique_ptr<SharedGroup>> groups_;
-  std::vector<std::shared_ptr<ThreadCache>> caches_;
-  std::unordered_map<std::uint16_t, std::int64_t> tag_peaks_;
-  std::int64_t peak_ = 0;
-  std::int64_t quotas_ = 0;  // of all caches; with shared_cached_ at most max_cached_bytes
-  std::int64_t shared_cached_ = 0;
-  std::uint64_t shared_hits_ = 0;  // of threads without a cache
-  unsigned slow_calls_ = 0;
+  mutable Mutex mutex_;  // guards what follows; not held while the layer below is called
+  std::vector<std::unique_ptr<SharedGroup>> groups_ BERTH_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<ThreadCache>> caches_ BERTH_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint16_t, std::int64_t> tag_peaks_ BERTH_GUARDED_BY(mutex_);
+  std::int64_t peak_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::int64_t quotas_ BERTH_GUARDED_BY(mutex_) = 0;  // of all caches; with shared_cached_ at most max_cached_bytes
+  std::int64_t shared_cached_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t shared_hits_ BERTH_GUARDED_BY(mutex_) = 0;  // of threads without a cache
+  unsigned slow_calls_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 // Calls `visit` with every thread's cache while its thread cannot work on it.

@@ -21,6 +21,7 @@ std::size_t CachingPoolImpl::cached_of(const Name* tag) const noexcept {
 CachingPoolCounters CachingPoolImpl::count_all(const Name* tag) const noexcept {
   CachingPoolCounters result;
   nodes_.for_each([&](const PoolNode& node) {
+    mutex_.assert_held();
     const bool is_live = node.is_live();
     if (!is_live && !node.is_cached()) return;
     if (tag != nullptr && groups_[node.group]->tag != *tag) return;

@@ -311,6 +311,7 @@ std::size_t CachingPoolImpl::take_from_cache(ThreadCache& cache, std::size_t wan
   std::size_t taken = 0;
   for (std::size_t index = kSizeClasses; index-- > 0 && taken < wanted;)
     cache.for_each_group([&](CachedGroup& group, auto) {
+      mutex_.assert_held();
       if (tag != nullptr && group.tag() != tag->id()) return;
       while (group.bins[index].head != nullptr && taken < wanted) {
         PoolNode* const node = group.bins[index].pop();
@@ -328,12 +329,14 @@ std::size_t CachingPoolImpl::take_from_cache(ThreadCache& cache, std::size_t wan
 // Whether `bytes` more may be cached, after pushing other blocks out if need be.
 bool CachingPoolImpl::make_room(std::size_t bytes, PoolNode*& leaving) noexcept {
   if (bytes > options_.max_cached_bytes) return false;
-  const auto room = [&] { return static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_; };
+  const auto room = [&]() BERTH_REQUIRES(mutex_) {
+    return static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_;
+  };
   const auto wanted = static_cast<std::int64_t>(bytes);
   if (room() < wanted) take_from_shared(static_cast<std::size_t>(wanted - room()), nullptr, leaving);
   if (room() < wanted) {
     // What threads keep, and what they may keep and do not, is taken from all of them: some may be idle.
-    with_all_caches([&](ThreadCache& each) { share_all(each); });
+    with_all_caches([&](ThreadCache& each) BERTH_REQUIRES(mutex_) { share_all(each); });
     if (room() < wanted) take_from_shared(static_cast<std::size_t>(wanted - room()), nullptr, leaving);
   }
   return room() >= wanted;
@@ -420,7 +423,7 @@ std::size_t CachingPoolImpl::give_up(std::size_t keep_bytes, const Name* tag) no
       std::size_t wanted = cached - keep_bytes;
       wanted -= std::min(wanted, take_from_shared(wanted, tag, leaving));
       if (wanted > 0)
-        with_all_caches([&](ThreadCache& cache) {
+        with_all_caches([&](ThreadCache& cache) BERTH_REQUIRES(mutex_) {
           if (wanted > 0) wanted -= std::min(wanted, take_from_cache(cache, wanted, tag, leaving));
         });
     }
@@ -440,6 +443,7 @@ std::size_t CachingPoolImpl::trim_tag(Name tag) noexcept {
 // Moves all that a thread keeps, and its quota, to where all threads find it.
 void CachingPoolImpl::share_all(ThreadCache& cache) noexcept {
   cache.for_each_group([&](CachedGroup& group, std::uint16_t number) {
+    mutex_.assert_held();
     for (std::size_t index = 0; index < own_classes_; ++index)
       while (group.bins[index].head != nullptr) groups_[number]->idle[index].push(group.bins[index].pop());
     shared_cached_ += group.cached_bytes();

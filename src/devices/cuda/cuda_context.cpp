@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "devices/cuda/cuda_device.h"
 
 namespace berth::cuda {
@@ -104,7 +105,7 @@ Result<void> ContextScope::check(Layer layer) const {
 Result<EventPtr> EventPool::take() {
   Event event = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!idle_.empty()) {
       event = idle_.back();
       idle_.pop_back();
@@ -122,19 +123,19 @@ Result<EventPtr> EventPool::take() {
 }
 
 void EventPool::give(Event event) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   idle_.push_back(event);
 }
 
 void EventPool::clear() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Event event : idle_) static_cast<void>(device_.driver().cuEventDestroy(event));
   made_ -= idle_.size();
   idle_.clear();
 }
 
 Result<std::byte*> PinnedPool::take() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!idle_.empty()) {
     std::byte* piece = idle_.back();
     idle_.pop_back();
@@ -152,12 +153,12 @@ Result<std::byte*> PinnedPool::take() {
 }
 
 void PinnedPool::give(std::byte* piece) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   idle_.push_back(piece);
 }
 
 Status PinnedPool::clear() noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Status first = kSuccess;
   for (std::byte* piece : idle_) {
     const Status status = device_.driver().cuMemFreeHost(piece);

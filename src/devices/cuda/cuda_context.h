@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/base/result.h"
 #include "devices/cuda/cuda_driver.h"
 
@@ -80,9 +80,9 @@ class EventPool {
   void give(Event event) noexcept;
 
   const CudaDevice& device_;
-  std::mutex mutex_;
-  std::vector<Event> idle_;
-  std::size_t made_ = 0;
+  Mutex mutex_;
+  std::vector<Event> idle_ BERTH_GUARDED_BY(mutex_);
+  std::size_t made_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 // Page-locked host memory in pieces of one size, for transfers that neither block the host nor keep its memory.
@@ -100,9 +100,9 @@ class PinnedPool {
 
  private:
   const CudaDevice& device_;
-  std::mutex mutex_;
-  std::vector<std::byte*> idle_;
-  std::size_t made_ = 0;
+  Mutex mutex_;
+  std::vector<std::byte*> idle_ BERTH_GUARDED_BY(mutex_);
+  std::size_t made_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace berth::cuda

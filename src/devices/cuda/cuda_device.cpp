@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "devices/cuda/cuda_kernel.h"
 #include "devices/cuda/cuda_queue.h"
 
@@ -144,7 +145,10 @@ void CudaDevice::stop() noexcept {
     record(scope);
     if (home_ != nullptr) settle(home_);
     free_managed_reached(true);
-    home_event_.reset();
+    {
+      const MutexLock lock(home_mutex_);
+      home_event_.reset();
+    }
     events_.clear();
     record(pinned_.clear(), "cuMemFreeHost");
     if (pool_ != nullptr) record(driver_.cuMemPoolDestroy(pool_), "cuMemPoolDestroy");
@@ -275,7 +279,7 @@ Result<Block> CudaDevice::allocate_managed(const BlockSpec& spec) {
 void CudaDevice::free_managed(const Block& block, Timepoint last_use) noexcept {
   if (!is_reached(last_use)) {
     try {
-      const std::lock_guard lock(managed_mutex_);
+      const MutexLock lock(managed_mutex_);
       managed_.push_back({block, last_use});
       return;
     } catch (...) {
@@ -291,7 +295,7 @@ void CudaDevice::free_managed_reached(bool all) noexcept {
   while (true) {
     Managed reached;
     {
-      const std::lock_guard lock(managed_mutex_);
+      const MutexLock lock(managed_mutex_);
       const auto found = std::find_if(managed_.begin(), managed_.end(),
                                       [&](const Managed& one) { return all || is_reached(one.last_use); });
       if (found == managed_.end()) return;
@@ -320,7 +324,7 @@ std::size_t CudaDevice::trim(std::size_t keep_bytes) noexcept {
 
 Result<void> CudaDevice::order_after_home(const CudaDevice& owner, Stream stream, std::uint64_t& seen) {
   if (home_epoch_.load(std::memory_order_acquire) == seen) return {};
-  const std::lock_guard lock(home_mutex_);
+  const MutexLock lock(home_mutex_);
   const std::uint64_t epoch = home_epoch_.load(std::memory_order_acquire);
   if (home_event_ == nullptr || home_event_epoch_ != epoch) {
     const ContextScope scope(*this);
@@ -390,7 +394,7 @@ bool CudaDevice::settle(Stream stream) noexcept {
 }
 
 void CudaDevice::record_error(const Error& error) noexcept {
-  const std::lock_guard lock(errors_mutex_);
+  const MutexLock lock(errors_mutex_);
   if (!error_) error_ = error;
 }
 
@@ -410,7 +414,7 @@ bool CudaDevice::record(const ContextScope& scope) noexcept {
 }
 
 std::optional<Error> CudaDevice::take_error() {
-  const std::lock_guard lock(errors_mutex_);
+  const MutexLock lock(errors_mutex_);
   return std::exchange(error_, std::nullopt);
 }
 

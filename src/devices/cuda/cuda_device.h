@@ -13,6 +13,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/devices/cuda_info.h"
 #include "berth/memory/device.h"
 #include "devices/cuda/cuda_address_space.h"
@@ -91,19 +92,19 @@ class CudaDevice final : public Device {
   MemoryPool pool_ = nullptr;  // null: plain allocation
   Stream home_ = nullptr;
   std::atomic<std::uint64_t> home_epoch_{0};
-  std::mutex home_mutex_;  // guards the next two
-  EventPtr home_event_;
-  std::uint64_t home_event_epoch_ = 0;
+  Mutex home_mutex_;  // guards the next two
+  EventPtr home_event_ BERTH_GUARDED_BY(home_mutex_);
+  std::uint64_t home_event_epoch_ BERTH_GUARDED_BY(home_mutex_) = 0;
   EventPool events_;
   PinnedPool pinned_;
-  std::mutex errors_mutex_;
-  std::optional<Error> error_;
+  Mutex errors_mutex_;
+  std::optional<Error> error_ BERTH_GUARDED_BY(errors_mutex_);
   struct Managed {
     Block block;
     Timepoint last_use;
   };
-  std::mutex managed_mutex_;
-  std::vector<Managed> managed_;  // released, waiting for their last use
+  Mutex managed_mutex_;
+  std::vector<Managed> managed_ BERTH_GUARDED_BY(managed_mutex_);  // released, waiting for their last use
 };
 
 }  // namespace berth::cuda

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 
 namespace berth::cuda {
 namespace {
@@ -78,9 +78,9 @@ Result<const Driver*> Driver::open() {
 }
 
 Result<const Driver*> Driver::open(const std::string& path) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static auto* const open_drivers = new std::map<std::string, std::unique_ptr<Driver>>;  // never unloaded
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   std::unique_ptr<Driver>& known = (*open_drivers)[path];
   if (known == nullptr) {
     auto loaded = load(path);

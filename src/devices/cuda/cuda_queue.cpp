@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "devices/cuda/cuda_kernel.h"
 #include "memory/host_copy.h"
 
@@ -144,7 +145,7 @@ Result<void> CudaQueue::wait_for_piece(const WritePiece& piece) {
   BERTH_TRY(scope.check(Layer::kQueue));
   EventPtr event = piece.left;
   if (event == nullptr) {
-    const std::lock_guard lock(flight_mutex_);
+    const MutexLock lock(flight_mutex_);
     if (const Flight* const flight = find_flight(piece.value)) event = flight->event;
   }
   const Status status =
@@ -209,7 +210,7 @@ Result<void> CudaQueue::do_read(const Window& source, std::span<std::byte> targe
   BERTH_TRY(prepare());
   const Driver& driver = cuda_.driver();
   if (target.size() <= kPieceBytes) {
-    const std::lock_guard lock(flight_mutex_);
+    const MutexLock lock(flight_mutex_);
     if (const auto space = read_space(target.size())) {
       const auto [index, memory] = *space;
       const Status status = driver.cuMemcpyDtoHAsync(memory, address_of(source), target.size(), stream_);
@@ -327,12 +328,12 @@ Result<void> CudaQueue::do_launch(const Kernel& kernel, std::span<const KernelAr
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
   {
-    const std::lock_guard lock(flight_mutex_);
+    const MutexLock lock(flight_mutex_);
     kernels_.emplace_back(next().value(), kernel);
   }
   auto launched = body->launch(stream_, arguments, grid, constants);
   if (!launched) {
-    const std::lock_guard lock(flight_mutex_);
+    const MutexLock lock(flight_mutex_);
     kernels_.pop_back();
   }
   return launched;
@@ -358,7 +359,7 @@ const CudaQueue::Flight* CudaQueue::find_flight(std::uint64_t value) const {
 Result<EventPtr> CudaQueue::event_after(std::uint64_t value) {
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
-  const std::lock_guard lock(flight_mutex_);
+  const MutexLock lock(flight_mutex_);
   if (const Flight* const flight = find_flight(value)) return flight->event;
   // Recorded and not submitted yet, but issued all the same.
   BERTH_TRY_ASSIGN(EventPtr event, cuda_.events().take());
@@ -394,7 +395,7 @@ Result<void> CudaQueue::do_submit(std::uint64_t value) {
   const Status status = event ? driver.cuEventRecord(event->get(), stream_) : kErrorOutOfMemory;
   issued_.store(false, std::memory_order_release);
   if (status == kSuccess) {
-    const std::lock_guard lock(flight_mutex_);
+    const MutexLock lock(flight_mutex_);
     flights_.push_back({value, *std::move(event)});
     return {};
   }
@@ -409,7 +410,7 @@ Result<void> CudaQueue::do_submit(std::uint64_t value) {
 // Everything up to `value` is done: bytes that arrived go to their targets, kernels and events are let go.
 void CudaQueue::complete(std::uint64_t value) {
   std::deque<std::pair<std::uint64_t, Kernel>> over;  // dropped outside the lock: unloading calls the driver
-  const std::lock_guard lock(flight_mutex_);
+  const MutexLock lock(flight_mutex_);
   while (!flights_.empty() && flights_.front().value <= value) flights_.pop_front();
   while (!arrivals_.empty() && arrivals_.front().value <= value) {
     const Arrival& arrival = arrivals_.front();
@@ -426,21 +427,21 @@ void CudaQueue::complete(std::uint64_t value) {
 
 Result<void> CudaQueue::check_whole() {
   if (!broken_.load(std::memory_order_acquire)) return {};
-  const std::lock_guard lock(flight_mutex_);
+  const MutexLock lock(flight_mutex_);
   return *broken_by_;
 }
 
 Error CudaQueue::break_off(Error error) {
   // The caller may give the targets of its reads up now, and a later moment must not look as if they had been filled.
   forget_arrivals();
-  const std::lock_guard lock(flight_mutex_);
+  const MutexLock lock(flight_mutex_);
   if (!broken_by_) broken_by_ = error;
   broken_.store(true, std::memory_order_release);
   return error;
 }
 
 void CudaQueue::forget_arrivals() noexcept {
-  const std::lock_guard lock(flight_mutex_);
+  const MutexLock lock(flight_mutex_);
   for (const Arrival& arrival : arrivals_) --read_pieces_[arrival.piece].arrivals;
   arrivals_.clear();
 }
@@ -453,7 +454,7 @@ Result<void> CudaQueue::do_wait(std::uint64_t value) {
   EventPtr event;
   std::uint64_t reached = value;
   {
-    const std::lock_guard lock(flight_mutex_);
+    const MutexLock lock(flight_mutex_);
     if (const Flight* const flight = find_flight(value)) {
       event = flight->event;
       reached = flight->value;
@@ -472,12 +473,12 @@ std::uint64_t CudaQueue::poll() noexcept {
   try {
     const Driver& driver = cuda_.driver();
     {
-      const std::lock_guard lock(flight_mutex_);
+      const MutexLock lock(flight_mutex_);
       if (flights_.empty()) return reached_.load(std::memory_order_acquire);
     }
     const ContextScope scope(cuda_);
     if (scope.status() == kSuccess) {
-      const std::lock_guard lock(flight_mutex_);
+      const MutexLock lock(flight_mutex_);
       // A lost device answers with an error, which is not an end: wait() reports it.
       for (const Flight& flight : flights_) {
         if (driver.cuEventQuery(flight.event.get()) != kSuccess) break;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/memory/queue.h"
 #include "devices/cuda/cuda_device.h"
 #include "memory/timeline_map.h"
@@ -97,9 +98,9 @@ class CudaQueue final : public Queue {
   Result<void> copy_overlapping(Address target, Address source, std::size_t bytes);
   Result<std::byte*> write_space(std::size_t bytes, std::size_t* room);
   Result<void> wait_for_piece(const WritePiece& piece);
-  std::optional<std::pair<std::size_t, std::byte*>> read_space(std::size_t bytes);
+  std::optional<std::pair<std::size_t, std::byte*>> read_space(std::size_t bytes) BERTH_REQUIRES(flight_mutex_);
   // The first moment on its way that is not before `value`, or null. Requires: flight_mutex_ is held.
-  const Flight* find_flight(std::uint64_t value) const;
+  const Flight* find_flight(std::uint64_t value) const BERTH_REQUIRES(flight_mutex_);
   void complete(std::uint64_t value);
   void forget_arrivals() noexcept;
   // When the driver answers neither for an event nor for the stream, nothing can be promised any more: every later call
@@ -114,13 +115,13 @@ class CudaQueue final : public Queue {
   std::size_t write_at_ = 0;
   std::atomic<bool> issued_{false};  // something was put on the stream after the last submit
 
-  std::mutex flight_mutex_;  // guards what follows; held for short driver calls only
-  std::deque<Flight> flights_;
-  std::deque<Arrival> arrivals_;
-  std::vector<ReadPiece> read_pieces_;
-  std::deque<std::pair<std::uint64_t, Kernel>> kernels_;  // in use until their moment
+  Mutex flight_mutex_;  // guards what follows; held for short driver calls only
+  std::deque<Flight> flights_ BERTH_GUARDED_BY(flight_mutex_);
+  std::deque<Arrival> arrivals_ BERTH_GUARDED_BY(flight_mutex_);
+  std::vector<ReadPiece> read_pieces_ BERTH_GUARDED_BY(flight_mutex_);
+  std::deque<std::pair<std::uint64_t, Kernel>> kernels_ BERTH_GUARDED_BY(flight_mutex_);  // in use until their moment
   std::atomic<std::uint64_t> reached_{0};
-  std::optional<Error> broken_by_;
+  std::optional<Error> broken_by_ BERTH_GUARDED_BY(flight_mutex_);
   std::atomic<bool> broken_{false};
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "berth/base/mutex.h"
 #include "devices/metal/metal_device.h"
 
 namespace berth::metal {
@@ -44,7 +45,7 @@ Error execution_error(const MTL::CommandBuffer& commands) {
 
 Result<StagingPiece> StagingPool::take(std::size_t bytes) {
   if (bytes <= kPieceBytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!idle_.empty()) {
       const StagingPiece piece = idle_.back();
       idle_.pop_back();
@@ -63,7 +64,7 @@ Result<StagingPiece> StagingPool::take(std::size_t bytes) {
 void StagingPool::give(const StagingPiece& piece) noexcept {
   if (piece.bytes == kPieceBytes) {
     try {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (idle_.size() < kMostIdle) {
         idle_.push_back(piece);
         idle_.back().used = 0;
@@ -82,8 +83,12 @@ void StagingPool::drop(const StagingPiece& piece) noexcept {
 }
 
 void StagingPool::clear() noexcept {
-  for (const StagingPiece& piece : idle_) drop(piece);
-  idle_.clear();
+  std::vector<StagingPiece> dropped;
+  {
+    const MutexLock lock(mutex_);
+    dropped.swap(idle_);
+  }
+  for (const StagingPiece& piece : dropped) drop(piece);
 }
 
 }  // namespace berth::metal

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstddef>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/round_up.h"
+#include "berth/base/mutex.h"
 #include "berth/base/result.h"
 #include "devices/metal/metal_cpp.h"
 
@@ -109,8 +109,8 @@ class StagingPool {
   void drop(const StagingPiece& piece) noexcept;
 
   MetalDevice& device_;
-  std::mutex mutex_;
-  std::vector<StagingPiece> idle_;
+  Mutex mutex_;
+  std::vector<StagingPiece> idle_ BERTH_GUARDED_BY(mutex_);
 };
 
 }  // namespace berth::metal

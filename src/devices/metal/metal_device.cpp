@@ -8,6 +8,7 @@
 
 #include "base/os/system_pages.h"
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/out_of_memory.h"
 #include "devices/metal/metal_kernel.h"
 #include "devices/metal/metal_open.h"
@@ -88,8 +89,14 @@ MetalDevice::~MetalDevice() {
 
 void MetalDevice::stop() noexcept {
   staging_.clear();
-  kernels_ = {};
-  home_ = {};
+  {
+    const MutexLock lock(kernels_mutex_);
+    kernels_ = {};
+  }
+  {
+    const MutexLock lock(home_mutex_);
+    home_ = {};
+  }
   if (Residency* set = residency()) static_cast<MetalResidency*>(set)->close();
 }
 
@@ -174,7 +181,7 @@ void MetalDevice::free_block(const Block& block, Timepoint) noexcept {
 
 Result<void> MetalDevice::zero_private(const MTL::Buffer& buffer, std::size_t bytes) {
   const AutoreleaseScope scope;
-  const std::lock_guard lock(home_mutex_);
+  const MutexLock lock(home_mutex_);
   if (!home_) home_ = taken(device_->newCommandQueue());
   if (!home_) return driver_error(nullptr, "newCommandQueue");
   MTL::CommandBuffer* const commands = home_->commandBuffer();
@@ -198,7 +205,7 @@ Result<Kernel> MetalDevice::make_kernel(const KernelSource& source) {
 }
 
 Result<ByteKernels> MetalDevice::byte_kernels() {
-  const std::lock_guard lock(kernels_mutex_);
+  const MutexLock lock(kernels_mutex_);
   if (!kernels_.copy || !kernels_.fill) {
     const AutoreleaseScope scope;
     const std::string_view text(kByteKernels);

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "berth/base/mutex.h"
 #include "berth/devices/metal_info.h"
 #include "berth/memory/device.h"
 #include "devices/metal/metal_context.h"
@@ -71,10 +71,10 @@ class MetalDevice final : public Device {
   const Owned<MTL::Device> device_;
   const std::string description_;
   StagingPool staging_;
-  std::mutex kernels_mutex_;
-  ByteKernels kernels_;            // guarded by it
-  std::mutex home_mutex_;          // guards the next one
-  Owned<MTL::CommandQueue> home_;  // zeroes private memory; has no residency set
+  Mutex kernels_mutex_;
+  ByteKernels kernels_ BERTH_GUARDED_BY(kernels_mutex_);
+  Mutex home_mutex_;
+  Owned<MTL::CommandQueue> home_ BERTH_GUARDED_BY(home_mutex_);  // zeroes private memory; has no residency set
 };
 
 }  // namespace berth::metal

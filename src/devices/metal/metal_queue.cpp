@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "devices/metal/metal_kernel.h"
 #include "devices/metal/metal_shaders.h"
 #include "memory/host_copy.h"
@@ -34,7 +35,7 @@ TimelineMap<std::shared_ptr<MetalQueue::Progress>>& MetalQueue::timelines() {
 // --- Outcomes and progress ---
 
 bool MetalQueue::Outcome::is_over() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (over_) return true;
   for (const auto& wait : waits_)
     if (!wait->is_over()) return false;
@@ -53,7 +54,7 @@ void MetalQueue::Outcome::wait() {
   std::vector<std::shared_ptr<Outcome>> waits;
   Owned<MTL::CommandBuffer> commands;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     waits = waits_;
     commands = commands_;
   }
@@ -62,22 +63,22 @@ void MetalQueue::Outcome::wait() {
 }
 
 void MetalQueue::Outcome::add_dependent(std::weak_ptr<Progress> queue) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   dependents_.push_back(std::move(queue));
 }
 
 std::vector<std::weak_ptr<MetalQueue::Progress>> MetalQueue::Outcome::take_dependents() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(dependents_, {});
 }
 
 bool MetalQueue::Progress::idle() {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   return flights.empty();
 }
 
 std::optional<Error> MetalQueue::Progress::broken_by() {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   return error;
 }
 
@@ -91,7 +92,7 @@ void MetalQueue::Progress::break_off(const Error& why) {
 void MetalQueue::Progress::settle() {
   std::vector<std::weak_ptr<Progress>> waiting;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     settle_locked();
     waiting = std::exchange(dependents, {});
   }
@@ -144,7 +145,7 @@ MetalQueue::~MetalQueue() {
   end_encoding();
   commands_ = {};
   deliver(metal_.staging(), held_, false);
-  const std::lock_guard lock(progress_->mutex);
+  const MutexLock lock(progress_->mutex);
   for (Flight& flight : progress_->flights) deliver(metal_.staging(), flight.held, false);
   progress_->flights.clear();
 }
@@ -230,7 +231,7 @@ Result<void> MetalQueue::flush() {
   const std::optional<Error>& error = outcome.error();
   deliver(metal_.staging(), held_, !error);
   if (!error) return {};
-  const std::lock_guard lock(progress_->mutex);
+  const MutexLock lock(progress_->mutex);
   progress_->break_off(*error);
   return *error;
 }
@@ -424,7 +425,7 @@ Result<void> MetalQueue::do_wait_for(Timepoint moment) {
     return Queue::do_wait_for(moment);
   std::shared_ptr<Outcome> outcome;
   {
-    const std::lock_guard lock(other->mutex);
+    const MutexLock lock(other->mutex);
     const auto flight = std::find_if(other->flights.begin(), other->flights.end(),
                                      [&](const Flight& one) { return one.value >= moment.value(); });
     if (flight == other->flights.end()) return {};  // reached in between
@@ -448,7 +449,7 @@ Result<void> MetalQueue::do_submit(std::uint64_t value) {
     commands->addCompletedHandler([progress = progress_](MTL::CommandBuffer*) { progress->settle(); });
   }
   {
-    const std::lock_guard lock(progress_->mutex);
+    const MutexLock lock(progress_->mutex);
     progress_->submitted.store(value, std::memory_order_release);
     Held held = std::exchange(held_, {});
     // What comes after failed work of the same queue has failed with it.
@@ -467,7 +468,7 @@ Result<void> MetalQueue::do_wait(std::uint64_t value) {
   while (progress_->reached.load(std::memory_order_acquire) < value) {
     std::shared_ptr<Outcome> oldest;
     {
-      const std::lock_guard lock(progress_->mutex);
+      const MutexLock lock(progress_->mutex);
       if (progress_->flights.empty() || progress_->flights.front().value > value) break;
       oldest = progress_->flights.front().outcome;
     }

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/memory/queue.h"
 #include "devices/metal/metal_device.h"
 #include "memory/timeline_map.h"
@@ -66,12 +67,12 @@ class MetalQueue final : public Queue {
     std::vector<std::weak_ptr<Progress>> take_dependents();
 
    private:
-    std::mutex mutex_;                    // guards what follows; taken from a moment to those before it, never back
-    Owned<MTL::CommandBuffer> commands_;  // null where the host did all of it
-    std::vector<std::shared_ptr<Outcome>> waits_;
-    std::vector<std::weak_ptr<Progress>> dependents_;
-    bool over_ = false;
-    std::optional<Error> error_;
+    Mutex mutex_;  // guards what follows; taken from a moment to those before it, never back
+    Owned<MTL::CommandBuffer> commands_ BERTH_GUARDED_BY(mutex_);  // null where the host did all of it
+    std::vector<std::shared_ptr<Outcome>> waits_ BERTH_GUARDED_BY(mutex_);
+    std::vector<std::weak_ptr<Progress>> dependents_ BERTH_GUARDED_BY(mutex_);
+    bool over_ BERTH_GUARDED_BY(mutex_) = false;
+    std::optional<Error> error_ BERTH_GUARDED_BY(mutex_);
   };
   // What recorded work holds until it is done.
   struct Held {
@@ -92,18 +93,19 @@ class MetalQueue final : public Queue {
     bool idle();
     // Delivers what the flights at the front brought, as far as they are over.
     void settle();
-    void settle_locked();
-    void break_off(const Error& why);  // requires: the lock is held
+    void settle_locked() BERTH_REQUIRES(mutex);
+    void break_off(const Error& why) BERTH_REQUIRES(mutex);
     std::optional<Error> broken_by();
 
     StagingPool& staging;
     Owned<MTL::SharedEvent> event;
     std::atomic<std::uint64_t> reached{0};
     std::atomic<std::uint64_t> submitted{0};
-    std::mutex mutex;  // guards what follows
-    std::deque<Flight> flights;
-    std::vector<std::weak_ptr<Progress>> dependents;  // of flights that are over, still to be looked at
-    std::optional<Error> error;
+    Mutex mutex;  // guards what follows
+    std::deque<Flight> flights BERTH_GUARDED_BY(mutex);
+    std::vector<std::weak_ptr<Progress>> dependents
+        BERTH_GUARDED_BY(mutex);  // of flights that are over, still to be looked at
+    std::optional<Error> error BERTH_GUARDED_BY(mutex);
   };
 
   // The METAL queues alive, by their line, for others to wait for.

@@ -11,6 +11,7 @@
 
 #include "base/atomic_peak.h"
 #include "base/try.h"
+#include "berth/base/mutex.h"
 
 namespace berth::webgpu {
 
@@ -302,7 +303,7 @@ Error Context::error_of(wgpu::Enum type, std::string_view call, std::string_view
 
 void Context::note_stray(wgpu::Enum type, std::string_view call, std::string_view message) noexcept {
   try {
-    const std::lock_guard lock(note_mutex_);
+    const MutexLock lock(note_mutex_);
     if (!stray_) stray_ = error_of(type, call, message);
     stray_there_.store(true, std::memory_order_release);
   } catch (...) {
@@ -312,7 +313,7 @@ void Context::note_stray(wgpu::Enum type, std::string_view call, std::string_vie
 
 void Context::note_lost(std::string_view message) noexcept {
   try {
-    const std::lock_guard lock(note_mutex_);
+    const MutexLock lock(note_mutex_);
     if (lost_text_.empty()) lost_text_ = one_line(message);
   } catch (...) {
     // The flag below says what matters.
@@ -322,14 +323,14 @@ void Context::note_lost(std::string_view message) noexcept {
 
 Result<void> Context::health() {
   if (lost_.load(std::memory_order_acquire)) {
-    const std::lock_guard lock(note_mutex_);
+    const MutexLock lock(note_mutex_);
     return Error::with_text(
         Code::kDeviceLost, Layer::kDevice,
         fmt::format("the WebGPU device was lost: {}; open the device again and upload its data anew",
                     lost_text_.empty() ? "no reason given" : lost_text_));
   }
   if (stray_there_.load(std::memory_order_acquire)) {
-    const std::lock_guard lock(note_mutex_);
+    const MutexLock lock(note_mutex_);
     stray_there_.store(false, std::memory_order_release);
     if (stray_) {
       Error error = *std::move(stray_);
@@ -497,7 +498,7 @@ Result<Submission> Context::finish_and_submit(wgpu::CommandEncoder encoder) {
   std::optional<Error> error;
   Submission submission = 0;
   {
-    const std::lock_guard lock(submit_mutex_);
+    const MutexLock lock(submit_mutex_);
     ErrorCatcher catcher(*this, dialect_ == Dialect::kWgpuNative ? "wgpuQueueSubmitForIndex" : "wgpuQueueSubmit");
     if (dialect_ == Dialect::kWgpuNative) {
       submission = calls().QueueSubmitForIndex(queue_, 1, &commands);
@@ -550,7 +551,7 @@ Result<void> Context::wait(Submission submission) {
     } else {
       wgpu::Future future{};
       {
-        const std::lock_guard lock(submit_mutex_);
+        const MutexLock lock(submit_mutex_);
         for (const InFlight& flight : futures_)
           if (flight.submission == submission) future = flight.future;
       }

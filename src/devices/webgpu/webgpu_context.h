@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "berth/base/mutex.h"
 #include "berth/base/result.h"
 #include "devices/webgpu/webgpu_dialect.h"
 #include "devices/webgpu/webgpu_driver.h"
@@ -122,17 +122,17 @@ class Context {
   std::atomic<bool> stray_there_{false};
   std::atomic<bool> closing_{false};
 
-  std::mutex submit_mutex_;  // one submit at a time
-  Submission last_ = 0;
+  Mutex submit_mutex_;  // one submit at a time
+  Submission last_ BERTH_GUARDED_BY(submit_mutex_) = 0;
   struct InFlight {
     Submission submission;
     wgpu::Future future;
   };
-  std::deque<InFlight> futures_;  // standard dialect only
+  std::deque<InFlight> futures_ BERTH_GUARDED_BY(submit_mutex_);  // standard dialect only
 
-  std::mutex note_mutex_;
-  std::string lost_text_;
-  std::optional<Error> stray_;
+  Mutex note_mutex_;
+  std::string lost_text_ BERTH_GUARDED_BY(note_mutex_);
+  std::optional<Error> stray_ BERTH_GUARDED_BY(note_mutex_);
 };
 
 }  // namespace berth::webgpu

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 
 namespace berth::webgpu {
 namespace {
@@ -39,7 +40,7 @@ void WgslKernel::release(const Variant& variant) const noexcept {
 }
 
 Result<const WgslKernel::Variant*> WgslKernel::all_writable() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (all_writable_.pipeline == nullptr) {
     BERTH_TRY_ASSIGN(all_writable_, build(wgsl_all_writable(code_, bindings_), true));
   }

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/memory/kernel.h"
 #include "devices/webgpu/webgpu_context.h"
 #include "devices/webgpu/webgpu_wgsl.h"
@@ -49,8 +49,8 @@ class WgslKernel final : public KernelBody {
   std::size_t windows_ = 0;
   bool takes_constants_ = false;
   Variant as_written_;
-  mutable std::mutex mutex_;
-  mutable Variant all_writable_;
+  mutable Mutex mutex_;
+  mutable Variant all_writable_ BERTH_GUARDED_BY(mutex_);
 };
 
 }  // namespace berth::webgpu

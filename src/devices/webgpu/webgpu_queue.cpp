@@ -5,6 +5,7 @@
 
 #include "base/round_up.h"
 #include "base/try.h"
+#include "berth/base/mutex.h"
 #include "berth/memory/device.h"
 #include "memory/host_copy.h"
 #include "memory/timelines.h"
@@ -22,7 +23,7 @@ Result<std::shared_ptr<const WgslKernel>> Shared::kernel(std::string_view code, 
   std::string key(entry);
   key += '\n';
   key += code;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto it = kernels_.find(key); it != kernels_.end()) return it->second;
   BERTH_TRY_ASSIGN(auto compiled, WgslKernel::compile(context, code, entry));
   kernels_.emplace(std::move(key), compiled);
@@ -323,7 +324,7 @@ Result<void> WebgpuQueue::do_record_native(std::span<const Window> uses,
 
 Result<void> WebgpuQueue::do_wait_for(Timepoint moment) {
   if (Timeline* timeline = find_timeline(moment.timeline())) {
-    const std::lock_guard lock(timeline->mutex);
+    const MutexLock lock(timeline->mutex);
     // The driver's one queue runs what was submitted first, first.
     if (timeline->queue != nullptr && &timeline->queue->device() == &device()) return {};
   }
@@ -370,7 +371,7 @@ Result<void> WebgpuQueue::flush(std::uint64_t value) {
     if (chunk->buffer != nullptr) shared_.staging.give(std::exchange(*chunk, {}), last_);
   batch_.submission = last_;
   batch_.value = value;
-  const std::lock_guard lock(flight_mutex_);
+  const MutexLock lock(flight_mutex_);
   if (value > 0 || batch_.chunk.buffer != nullptr) flight_.push_back(std::move(batch_));
   batch_ = {};
   return {};
@@ -412,7 +413,7 @@ Result<void> WebgpuQueue::room_for_reads() {
   while (true) {
     Submission oldest = 0;
     {
-      const std::lock_guard lock(flight_mutex_);
+      const MutexLock lock(flight_mutex_);
       complete_batches();
       const auto reads = [](const Batch& batch) { return batch.chunk.buffer != nullptr; };
       if (static_cast<std::size_t>(std::count_if(flight_.begin(), flight_.end(), reads)) < kReadsInFlight) return {};
@@ -427,7 +428,7 @@ Result<void> WebgpuQueue::do_wait(std::uint64_t value) {
   while (reached_.load(std::memory_order_acquire) < value) {
     Submission until = 0;
     {
-      const std::lock_guard lock(flight_mutex_);
+      const MutexLock lock(flight_mutex_);
       complete_batches();
       if (flight_.empty() || reached_.load(std::memory_order_acquire) >= value) break;
       Batch& oldest = flight_.front();
@@ -446,7 +447,10 @@ Result<void> WebgpuQueue::do_wait(std::uint64_t value) {
 }
 
 std::uint64_t WebgpuQueue::poll() noexcept {
-  if (const std::unique_lock lock(flight_mutex_, std::try_to_lock); lock) complete_batches();
+  if (flight_mutex_.try_lock()) {
+    complete_batches();
+    flight_mutex_.unlock();
+  }
   return reached_.load(std::memory_order_acquire);
 }
 

@@ -12,11 +12,11 @@
 #include <array>
 #include <atomic>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "berth/memory/queue.h"
 #include "devices/webgpu/webgpu_kernel.h"
 #include "devices/webgpu/webgpu_staging.h"
@@ -36,8 +36,8 @@ struct Shared {
   BufferTable buffers;
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_ptr<const WgslKernel>> kernels_;
+  Mutex mutex_;
+  std::unordered_map<std::string, std::shared_ptr<const WgslKernel>> kernels_ BERTH_GUARDED_BY(mutex_);
 };
 
 class WebgpuQueue final : public Queue {
@@ -112,7 +112,7 @@ class WebgpuQueue final : public Queue {
   Result<void> flush(std::uint64_t value = 0);
   void abandon() noexcept;
   // Completes the batches whose submission is over, in order, up to the first that fails. Requires flight_mutex_.
-  void complete_batches();
+  void complete_batches() BERTH_REQUIRES(flight_mutex_);
   Result<void> bring_back(const Batch& batch);
   void let_go(Batch& batch) noexcept;
   Result<void> room_for_reads();
@@ -150,8 +150,8 @@ class WebgpuQueue final : public Queue {
   GroupKey key_;
   Submission last_ = 0;
 
-  std::mutex flight_mutex_;  // guards what follows; taken after Queue's lock, never before
-  std::deque<Batch> flight_;
+  Mutex flight_mutex_;  // guards what follows; taken after Queue's lock, never before
+  std::deque<Batch> flight_ BERTH_GUARDED_BY(flight_mutex_);
   std::atomic<std::uint64_t> reached_{0};
 };
 

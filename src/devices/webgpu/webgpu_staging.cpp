@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "berth/base/mutex.h"
 
 namespace berth::webgpu {
 namespace {
@@ -38,7 +39,7 @@ Result<Chunk> Staging::make(ChunkKind kind) {
 Result<Chunk> Staging::take(ChunkKind kind) {
   Chunk chunk;
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     auto& resting = resting_[static_cast<std::size_t>(kind)];
     // The latest that is free is the warmest.
     auto found = resting.end();
@@ -77,7 +78,7 @@ void Staging::give(Chunk chunk, Submission busy_until) noexcept {
   unmap(chunk);
   chunk.busy_until = busy_until;
   try {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     resting_[static_cast<std::size_t>(chunk.kind)].push_back(chunk);
   } catch (...) {
     discard(chunk);  // no memory to remember it by
@@ -92,7 +93,7 @@ void Staging::discard(const Chunk& chunk) noexcept {
 }
 
 std::size_t Staging::trim(std::size_t keep_bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::size_t rests = 0;
   for (const auto& resting : resting_)
     for (const Chunk& chunk : resting) rests += chunk.bytes;

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "berth/base/mutex.h"
 #include "devices/webgpu/webgpu_context.h"
 
 namespace berth::webgpu {
@@ -57,8 +57,8 @@ class Staging {
   Result<Chunk> make(ChunkKind kind);
 
   Context& context_;
-  std::mutex mutex_;
-  std::array<std::vector<Chunk>, 4> resting_;  // in the order given back
+  Mutex mutex_;
+  std::array<std::vector<Chunk>, 4> resting_ BERTH_GUARDED_BY(mutex_);  // in the order given back
   std::atomic<std::uint64_t> last_id_{0};
 };
 

@@ -8,11 +8,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 
 #include "base/atomic_peak.h"
+#include "berth/base/mutex.h"
 #include "devices/webgpu/webgpu_context.h"
 
 namespace berth::webgpu {
@@ -67,19 +66,19 @@ class BufferTable {
     state->bytes = bytes;
     state->maps = maps;
     state->foreign = foreign;
-    const std::unique_lock lock(mutex_);
+    const ScopedLock lock(mutex_);
     state->id = ++last_id_;
     states_.insert_or_assign(buffer, state);
     return state;
   }
   // Null for a handle that is not ours.
   BufferStatePtr find(std::uint64_t handle) const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));
     return it == states_.end() ? nullptr : it->second;
   }
   BufferStatePtr remove(std::uint64_t handle) noexcept {
-    const std::unique_lock lock(mutex_);
+    const ScopedLock lock(mutex_);
     const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));
     if (it == states_.end()) return nullptr;
     BufferStatePtr state = std::move(it->second);
@@ -88,9 +87,9 @@ class BufferTable {
   }
 
  private:
-  mutable std::shared_mutex mutex_;
-  std::unordered_map<wgpu::Buffer, BufferStatePtr> states_;
-  std::uint64_t last_id_ = 0;
+  mutable SharedMutex mutex_;
+  std::unordered_map<wgpu::Buffer, BufferStatePtr> states_ BERTH_GUARDED_BY(mutex_);
+  std::uint64_t last_id_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace berth::webgpu

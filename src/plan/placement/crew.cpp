@@ -1,10 +1,12 @@
 #include "plan/placement/crew.h"
 
+#include "berth/base/mutex.h"
+
 namespace berth::planner {
 
 Crew::~Crew() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
   wake_.notify_all();
@@ -19,28 +21,30 @@ void Crew::run(const std::function<void(unsigned)>& work) {
     for (unsigned who = 1; who <= helpers_; ++who) threads_.emplace_back([this, who] { serve(who); });
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     work_ = &work;
     busy_ = helpers_;
     ++round_;
   }
   wake_.notify_all();
   work(0);
-  std::unique_lock lock(mutex_);
-  done_.wait(lock, [this] { return busy_ == 0; });
+  const MutexLock lock(mutex_);
+  while (busy_ > 0) done_.wait(mutex_);
 }
 
 void Crew::serve(unsigned who) {
   std::uint64_t seen = 0;
-  std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return closing_ || round_ != seen; });
-    if (closing_) return;
-    seen = round_;
-    const auto* work = work_;
-    lock.unlock();
+    const std::function<void(unsigned)>* work = nullptr;
+    {
+      const MutexLock lock(mutex_);
+      while (!closing_ && round_ == seen) wake_.wait(mutex_);
+      if (closing_) return;
+      seen = round_;
+      work = work_;
+    }
     (*work)(who);
-    lock.lock();
+    const MutexLock lock(mutex_);
     if (--busy_ == 0) done_.notify_one();
   }
 }

@@ -2,12 +2,12 @@
 // Crew. One thread owns a Crew.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "berth/base/mutex.h"
 
 namespace berth::planner {
 
@@ -27,12 +27,12 @@ class Crew {
   void serve(unsigned who);
 
   unsigned helpers_;
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
-  const std::function<void(unsigned)>* work_ = nullptr;
-  std::uint64_t round_ = 0;
-  unsigned busy_ = 0;
-  bool closing_ = false;
+  Mutex mutex_;
+  CondVar wake_, done_;
+  const std::function<void(unsigned)>* work_ BERTH_GUARDED_BY(mutex_) = nullptr;
+  std::uint64_t round_ BERTH_GUARDED_BY(mutex_) = 0;
+  unsigned busy_ BERTH_GUARDED_BY(mutex_) = 0;
+  bool closing_ BERTH_GUARDED_BY(mutex_) = false;
   std::vector<std::jthread> threads_;  // last: they must end before what they use
 };
 
