@@ -97,7 +97,7 @@ class FaultyDevice final : public Device {
   FaultTriggerPtr plan_;
 };
 
-// What the round left behind, or nothing.
+// The problem that the round left behind, or empty.
 std::string leaks_of(Device& device) {
   const DeviceCounters counters = device.counters();
   if (counters.live_count == 0) return "";

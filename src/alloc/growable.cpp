@@ -37,7 +37,7 @@ class MappedGrowable final : public GrowableMemory {
         empty = space_->unmap(base_ + i * step_, step_).has_value() && empty;
         device_->discharge(steps_[i].label, step_);
       }
-    // Addresses under memory that the driver would not take back stay reserved.
+    // If the driver failed to unmap memory, its addresses stay reserved.
     if (empty) space_->unreserve(base_, bytes_);
   }
 
@@ -74,7 +74,7 @@ class MappedGrowable final : public GrowableMemory {
         pending_bytes_ += *offsets_.size_of(block.handle - base_);
         return;
       } catch (...) {
-        // No memory to remember it by: waiting is slow and always right.
+        // No memory to store the pending free. Waiting is slow, but always correct.
         static_cast<void>(wait(last_use));
       }
     }
@@ -108,14 +108,14 @@ class MappedGrowable final : public GrowableMemory {
   struct Step {
     bool mapped = false;
     Name label{};          // of the request that it was mapped for
-    std::size_t live = 0;  // blocks that reach into it
+    std::size_t live = 0;  // blocks that overlap it
   };
   struct Pending {
     std::uint64_t offset;
     Timepoint last_use;
   };
 
-  // The offset of a new block with memory under it. A failed call changes nothing.
+  // The offset of a new block with memory mapped. A failed call changes nothing.
   Result<std::uint64_t> take(const BlockSpec& spec) {
     auto cause = OutOfMemory::Cause::kCapacity;
     std::string driver;
@@ -130,7 +130,7 @@ class MappedGrowable final : public GrowableMemory {
       if (found) {
         const std::size_t bytes = *offsets_.size_of(*found);
         auto grown = grow(spec, *found, bytes);
-        // Memory of steps that hold nothing may be all that is missing.
+        // Unmapping empty steps may free enough memory.
         if (!grown && grown.error().code() == Code::kOutOfMemory && unmap_idle(0) > 0)
           grown = grow(spec, *found, bytes);
         if (grown) {
@@ -150,7 +150,7 @@ class MappedGrowable final : public GrowableMemory {
     return out_of_memory(cause, *this, spec, 0, 0, std::move(driver));
   }
 
-  // Gives memory to every step under [offset, offset + bytes), or to none that had it not.
+  // Maps every step in [offset, offset + bytes). If that fails, unmaps those it has mapped.
   Result<void> grow(const BlockSpec& spec, std::uint64_t offset, std::size_t bytes) BERTH_REQUIRES(mutex_) {
     const std::size_t first = offset / step_;
     const std::size_t end = (offset + bytes - 1) / step_ + 1;
@@ -181,10 +181,10 @@ class MappedGrowable final : public GrowableMemory {
     return outcome;
   }
 
-  // Takes memory from steps without live blocks until `keep_bytes` of it stay. Returns the bytes taken.
+  // Unmaps steps without live blocks until `keep_bytes` remain mapped. Returns the bytes unmapped.
   std::size_t unmap_idle(std::size_t keep_bytes) noexcept BERTH_REQUIRES(mutex_) {
     std::size_t given = 0;
-    // From the end, so that what stays is together.
+    // From the end, so that the remaining steps are contiguous.
     for (std::size_t i = steps_.size(); i-- > 0 && mapped_ > keep_bytes + used_;) {
       if (!steps_[i].mapped || steps_[i].live != 0) continue;
       if (!space_->unmap(base_ + i * step_, step_)) continue;
@@ -203,7 +203,8 @@ class MappedGrowable final : public GrowableMemory {
     static_cast<void>(offsets_.release(offset));
   }
 
-  // Takes back what is idle, or will be used next by the line that used it last. `all` also looks behind the oldest.
+  // Frees pending blocks that are idle, or whose last use is on the timeline that will use them next. `all` also checks
+  // blocks behind the oldest one.
   void free_reached(bool all, TimelineId timeline) noexcept BERTH_REQUIRES(mutex_) {
     const auto over = [&](const Pending& one) {
       return is_reached(one.last_use) || (timeline != TimelineId::kNone && one.last_use.timeline() == timeline);

@@ -13,8 +13,8 @@ namespace berth {
 namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-// How many ranges of the request's own class are tried when no higher class has one. Bounded, so that
-// allocate stays constant time; without it a single free range of exactly the size asked for is missed.
+// The number of ranges of the request's own class that are tried if no higher class has one. Bounded, so that allocate
+// takes constant time; without it, a single free range of exactly the requested size would be missed.
 constexpr int kOwnClassTries = 16;
 
 std::uint64_t add_saturating(std::uint64_t a, std::uint64_t b) noexcept {
@@ -58,7 +58,7 @@ void OffsetAllocator::reset() noexcept {
   list_insert(all);
 }
 
-// Sizes below 32 granules have a class each. Above, each power of two is cut into 32 classes.
+// Sizes below 32 granules have one class each. Above, each power of two has 32 classes.
 OffsetAllocator::Class OffsetAllocator::class_of(std::uint64_t size) noexcept {
   if (size < kSecond) return {0, static_cast<unsigned>(size)};
   const unsigned top = 63u - static_cast<unsigned>(std::countl_zero(size));
@@ -97,8 +97,8 @@ std::uint32_t OffsetAllocator::find_free(std::uint64_t size, std::uint64_t align
     const auto row = static_cast<unsigned>(std::countr_zero(higher));
     return heads_[row][static_cast<unsigned>(std::countr_zero(second_bitmap_[row]))];
   };
-  // A range that holds the request wherever it starts; before that, if alignment matters, one that
-  // happens to start well.
+  // A range that holds the request at any start; before that, if alignment matters, one that happens to start at a
+  // suitable offset.
   const std::uint32_t tight = at_least(class_ceiling(size));
   if (tight != kNone && fits(ranges_[tight], size, align)) return tight;
   if (align > 1) {
@@ -133,8 +133,7 @@ Result<std::uint64_t> OffsetAllocator::allocate(std::uint64_t bytes, std::uint64
   std::uint32_t index = found;
   const std::uint64_t lead = round_up(ranges_[index].start, align) - ranges_[index].start;
   if (lead != 0) {
-    // What alignment skips stays a free range of its own. Its neighbour before it is in use, or the two
-    // would be one range.
+    // Alignment padding becomes a free range. The range before it is in use, since adjacent free ranges are merged.
     split_after(index, lead);
     list_insert(index);
     index = ranges_[index].after;
@@ -252,7 +251,7 @@ std::uint32_t OffsetAllocator::take_slot() noexcept {
   return static_cast<std::uint32_t>(ranges_.size() - 1);
 }
 
-// Cuts [start + size, end) off into a range of its own, which joins no list yet.
+// Splits off [start + size, end) as a range that is not in a list yet.
 void OffsetAllocator::split_after(std::uint32_t index, std::uint64_t size) noexcept {
   const std::uint32_t rest = take_slot();
   Range& range = ranges_[index];
@@ -276,8 +275,8 @@ void OffsetAllocator::merge_after(std::uint32_t index) noexcept {
   spare_.push_back(gone);
 }
 
-// All growth happens here, before anything changes: a failed heap allocation leaves the structure as it was,
-// and release never needs one.
+// All growth happens here, before any change: a failed heap allocation leaves the structure unchanged, and release
+// never allocates.
 void OffsetAllocator::reserve_for_allocate() {
   if (ranges_.capacity() - ranges_.size() < 2) ranges_.reserve(ranges_.capacity() * 2);
   if (spare_.capacity() < ranges_.capacity()) spare_.reserve(ranges_.capacity());
@@ -308,8 +307,8 @@ void OffsetAllocator::index_insert(std::uint32_t range) noexcept {
   index_[slot] = range;
 }
 
-// Linear probing without tombstones: entries behind the hole move up while that brings them no further
-// from home than they may be.
+// Linear probing without tombstones: entries behind the hole are moved up unless that would put them before their home
+// slot.
 void OffsetAllocator::index_erase(std::uint64_t start) noexcept {
   const std::size_t mask = index_.size() - 1;
   std::size_t hole = index_slot(start);
@@ -385,7 +384,7 @@ Result<void> OffsetAllocator::check() const {
 
 void OffsetAllocator::check_in_debug() {
 #ifndef NDEBUG
-  // Every change of a small heap; of a large one often enough to be near the cause.
+  // Checks every change of a small heap, and of a large one often enough to be near the cause.
   if (ranges_.size() <= 256 || ++changes_ % ranges_.size() == 0) assert(check().has_value());
 #endif
 }

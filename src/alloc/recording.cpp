@@ -35,7 +35,7 @@ class FileRecorder final : public Recorder {
   }
 
   void release(const Block& block, Timepoint last_use) noexcept override {
-    // Before the memory can be handed out again, so that its handle means one block at a time.
+    // Recorded before the memory can be reused, so that a handle identifies one block at a time.
     if (block.bytes > 0) note_free(block);
     inner()->release(block, last_use);
   }
@@ -129,7 +129,7 @@ class FileRecorder final : public Recorder {
   int error_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
-// Reads numbers and text, and knows where it is.
+// Reads numbers and text, and tracks its position.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> file) : file_(file) {}

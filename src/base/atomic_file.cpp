@@ -48,7 +48,7 @@ Result<void> AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t put = ::write(descriptor_, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
     if (put < 0 && errno == EINTR) continue;
-    // EFAULT: the source is a mapped file that has shrunk.
+    // EFAULT: the source is a mapped file that was truncated.
     if (put < 0) return failed(errno == EFAULT ? "the source could not be read while writing" : "cannot write");
     bytes = bytes.subspan(static_cast<std::size_t>(put));
     written_ += static_cast<std::uint64_t>(put);
@@ -66,7 +66,8 @@ Result<void> AtomicFile::commit(bool flush) {
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) return failed("cannot rename into place");
   temporary_.clear();
   if (!flush) return {};
-  // The name itself must reach the disk too; not every file system can, and the bytes are safe already.
+  // The directory entry must reach the disk too. Not every file system supports this, and the contents are already
+  // safe.
   const std::string folder = std::filesystem::path(path_).parent_path().string();
   if (const int parent = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC); parent >= 0) {
     ::fsync(parent);

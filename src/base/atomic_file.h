@@ -1,4 +1,4 @@
-// A file that appears whole or not at all. One thread.
+// A file that appears complete or not at all. For use by one thread.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace berth::formats {
 
 class AtomicFile {
  public:
-  // A temporary file beside `path`. Io.
+  // Creates a temporary file beside `path`. kIo if it cannot be created.
   static Result<AtomicFile> create(const std::string& path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&&) = delete;
-  // Removes the temporary file unless commit() was reached.
+  // Removes the temporary file unless commit() succeeded.
   ~AtomicFile();
 
   Result<void> write(std::span<const std::byte> bytes);
@@ -25,7 +25,7 @@ class AtomicFile {
   Result<void> pad(std::size_t bytes, char with);
   std::uint64_t written() const noexcept { return written_; }
 
-  // Flushes if asked, then renames over the path.
+  // Flushes on request, then renames the file to its path.
   Result<void> commit(bool flush);
 
  private:

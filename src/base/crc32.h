@@ -1,4 +1,4 @@
-// CRC-32 as in zip, gzip and PNG (polynomial 0xEDB88320), eight bytes a step.
+// CRC-32 as in zip, gzip and PNG (polynomial 0xEDB88320), eight bytes per step.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace berth::formats {
 
-// Continues from `crc`, which is 0 at the start: crc32(b, crc32(a)) is the sum of a followed by b.
+// Continues from `crc`, which is 0 at the start: crc32(b, crc32(a)) is the checksum of a followed by b.
 std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t crc = 0) noexcept;
 
 }  // namespace berth::formats

@@ -19,7 +19,7 @@ void* allocate_pages(std::size_t bytes) {
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   void* const pages = std::aligned_alloc(kHugePage, round_up(bytes, kHugePage));
   if (pages == nullptr) throw std::bad_alloc();
-  want_huge_pages(pages, round_up(bytes, kHugePage));  // a wish: without it the pages are small
+  want_huge_pages(pages, round_up(bytes, kHugePage));  // best effort: otherwise the pages are small
   return pages;
 }
 

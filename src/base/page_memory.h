@@ -1,5 +1,5 @@
-// Vectors for tables that may be megabytes: large ones sit on huge pages, because faulting in 4 KiB pages
-// would cost more than parsing the file, and growing elements are left uninitialised.
+// Vectors for tables of several megabytes. Large ones use huge pages, because faulting in 4 KiB pages would cost more
+// than parsing the file. New elements are left uninitialised.
 #pragma once
 
 #include <cstddef>

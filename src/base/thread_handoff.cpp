@@ -14,12 +14,12 @@ void take_over(const void* token) noexcept {
 
 }  // namespace berth
 
-// oneTBB's own task objects, whose code is in its headers and so is instrumented. Silenced are reports whose innermost
-// frame is there, or that pass through one of its functions that never calls the work of a task; and what the library
-// itself allocates and frees, whose hand-over between its threads is not seen.
-// Then WebGPU's library, the software Vulkan below it and ONNX Runtime, which are not instrumented: their locks are not
-// seen, or half seen. Not called_from_lib for the Vulkan driver: the loader unloads it, and that ends a process under
-// the sanitizer.
+// Suppressions. The code of oneTBB's task objects is in its headers and therefore instrumented: reports whose innermost
+// frame is there, or that pass through one of its functions that never calls the work of a task, are silenced, as are
+// allocations of the library itself, whose passing between threads is not visible. The WebGPU library, the software
+// Vulkan driver below it and ONNX Runtime are not instrumented: their locks are not visible, or only in part.
+// called_from_lib is not used for the Vulkan driver, because the loader unloads it and the sanitizer then ends the
+// process.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "race_top:oneapi/tbb/\n"

@@ -1,6 +1,5 @@
-// Tells a thread sanitizer about work that is handed from one thread to another through oneTBB. The library does
-// synchronise, but it is not instrumented, so the sanitizer sees the work and not the handing over. Without a thread
-// sanitizer these do nothing.
+// Tells the thread sanitizer about work that is passed between threads by oneTBB. The library synchronises correctly
+// but is not instrumented, so the sanitizer does not see it. Without the thread sanitizer these functions do nothing.
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)

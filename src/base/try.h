@@ -1,5 +1,5 @@
-// Hands an error on to the caller. BERTH_TRY(expression) for Result<void>;
-// BERTH_TRY_ASSIGN(auto x, expression) for a value.
+// Returns an error to the caller. BERTH_TRY(expression) for Result<void>; BERTH_TRY_ASSIGN(auto x, expression) for a
+// value.
 #pragma once
 
 #include "berth/base/result.h"

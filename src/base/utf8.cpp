@@ -7,7 +7,7 @@
 namespace berth::formats {
 namespace {
 
-// Length of the well-formed sequence at the front of text; 0 when there is none.
+// The length of the well-formed sequence at the start of `text`; 0 if there is none.
 std::size_t sequence_length(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto continues = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) {

@@ -1,4 +1,4 @@
-// Text that came from a file: is it UTF-8, and how to show it when it may not be.
+// Text from files: checks that it is UTF-8, and prints it safely if it is not.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace berth::formats {
 
-// The index of the first byte that is not part of well-formed UTF-8 (no surrogates, no overlong forms);
-// text.size() when all of it is well-formed. O(bytes).
+// The index of the first byte that is not part of well-formed UTF-8 (no surrogates, no overlong forms); text.size() if
+// there is none. O(bytes).
 std::size_t first_invalid_utf8(std::string_view text) noexcept;
 
-// In double quotes, with control characters, quotes and malformed bytes escaped, cut at `limit` bytes: safe to
-// print whatever the file holds.
+// The text in double quotes, with control characters, quotes and malformed bytes escaped, truncated to `limit` bytes.
+// Safe to print for any input.
 std::string quoted(std::string_view text, std::size_t limit = 200);
 
 }  // namespace berth::formats

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kPlanningSeconds = 0.03;
 
-// Environments that have a memory: the engine itself would replace one by another without a word.
+// Environments with a memory attached: the engine itself would silently replace one by another.
 struct Attached {
   Mutex mutex;
   std::set<const ort::Env*> environments BERTH_GUARDED_BY(mutex);
@@ -31,7 +31,8 @@ Attached& attached() {
 
 }  // namespace
 
-// The engine knows the allocator by the address of its table, which is our base class: a call leads back to us.
+// The engine identifies the allocator by the address of its function table, which is our base class, so a call leads
+// back to this object.
 class OnnxRuntimeMemory::Impl : public ort::Allocator {
  public:
   Impl(const ort::Api& table, ort::Env* env, ort::MemoryInfo* memory_info, AllocatorPtr arena_memory, AllocatorPtr pool,
@@ -99,7 +100,7 @@ Result<std::unique_ptr<OnnxRuntimeMemory>> OnnxRuntimeMemory::attach(const OrtAp
     if (!arena_memory) arena_memory = faulted(cpu);
     if (!pool) pool = cpu;
   }
-  // A plan is made between two runs: the default budget of a second would be felt.
+  // Planning happens between two runs, where the default limit of about a second would be noticeable.
   if (!options.replay.planning.time_limit && !options.replay.planning.work_limit)
     options.replay.planning.time_limit = kPlanningSeconds;
   // MLAS, the engine's kernels, reads up to 63 bytes past the end of a tensor on some processors.

@@ -1,5 +1,5 @@
-// ONNX Runtime's shared library, found and opened at run time. Opened once and never closed: the engine keeps threads
-// and registries that do not survive that. Any thread may call.
+// The shared library of ONNX Runtime, found and opened at run time. Opened once and never closed: the engine has
+// threads and registries that do not survive closing. Any thread may call.
 #pragma once
 
 #include <filesystem>
@@ -17,14 +17,14 @@ struct Library {
   std::string version;  // "1.31.1"
 };
 
-// Looks at the environment variable BERTH_ONNXRUNTIME (the library, or a folder with it), then in the folder
-// `preferred`, then for the wheel in the project's and in the active Python environment, then asks the system's loader.
-// Once opened, it is the same for all later calls. DeviceUnavailable: nowhere, or too old; the sentence has the command
+// Tries the environment variable BERTH_ONNXRUNTIME (the library, or a folder with it), then the folder `preferred`,
+// then the wheel in the project's and in the active Python environment, then the system's loader. Once opened, it is
+// the same for all later calls. kDeviceUnavailable if none is found or it is too old; the message contains the command
 // that installs it.
 Result<const Library*> library(const std::string& preferred = {});
 
-// Where Python packages may be: build/venv beside or above the program and the working directory, then the active
-// environment.
+// Folders that may contain Python packages: build/venv beside or above the program and the working directory, then the
+// active environment.
 std::vector<std::filesystem::path> python_environments();
 
 // Turns a status into a Result and releases it. `doing` completes "ONNX Runtime failed to ...".

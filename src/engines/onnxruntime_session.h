@@ -1,6 +1,7 @@
-// ONNX Runtime's environment and sessions as values, as far as running a model needs them. Not a binding: what
-// `berth run`, its tests, its bench and the Python module use. One thread at a time may use a session, but for run()
-// with inputs of its own, which any number of threads may call. A session must not outlive its engine.
+// The environment and sessions of ONNX Runtime as values, as far as needed to run a model. This is not a complete
+// binding: `berth run`, its tests, its benchmark and the Python module use it. A session is for one thread at a time,
+// except for run() with inputs as arguments, which any number of threads may call. A session must not outlive its
+// engine.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +21,15 @@ namespace berth::ort {
 
 // Bytes of one element; 0 for types without a fixed size, such as strings.
 std::size_t element_bytes(int element_type) noexcept;
-// "float32", as NumPy says it.
+// The name in NumPy, such as "float32".
 const char* element_name(int element_type) noexcept;
 
-// What a model's input or output looks like before it runs.
+// The description of an input or output of a model before it runs.
 struct TensorSpec {
   std::string name;
   int element_type = kElementUndefined;
   std::vector<std::int64_t> shape;   // -1: symbolic
-  std::vector<std::string> symbols;  // one for each dimension; empty where it has no name
+  std::vector<std::string> symbols;  // one per dimension; empty if it has no name
 };
 
 struct Tensor {
@@ -38,7 +39,7 @@ struct Tensor {
   std::vector<std::byte> bytes;
 };
 
-// An input that stays where it is: only read, and only during the run.
+// An input that is used in place: only read, and only during the run.
 struct InputView {
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;
@@ -53,7 +54,7 @@ class Output {
   ~Output() {
     if (value_ != nullptr) api_->release_value(value_);
   }
-  // Element type, shape and bytes. Unsupported for what is not a tensor of numbers.
+  // Element type, shape and bytes. kUnsupported for what is not a tensor of numbers.
   struct View {
     int element_type;
     std::vector<std::int64_t> shape;
@@ -75,7 +76,7 @@ class MappedModel {
   MappedModel& operator=(MappedModel&&) = delete;
   ~MappedModel();
   std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
-  // Lets the process forget the pages read so far; they come back from the file when they are used again.
+  // Drops the pages read so far; they are read again from the file when they are used.
   void forget_pages() const noexcept;
 
  private:
@@ -84,7 +85,7 @@ class MappedModel {
   std::size_t size_ = 0;
 };
 
-// The stock arena of a session, in the engine's own words.
+// The engine's own arena of a session, as the engine reports it.
 struct ArenaStats {
   std::uint64_t in_use = 0;
   std::uint64_t max_in_use = 0;
@@ -137,17 +138,17 @@ class Model {
   const std::vector<TensorSpec>& inputs() const noexcept { return inputs_; }
   const std::vector<TensorSpec>& outputs() const noexcept { return outputs_; }
 
-  // Binds the inputs of all later runs, in the order of inputs(). Their bytes must stay where they are until the next
-  // bind or the end. InvalidArgument: another number of inputs. Driver: the engine refuses one.
+  // Binds the inputs of all later runs, in the order of inputs(). Their bytes must stay valid until the next bind or
+  // the end. kInvalidArgument for another number of inputs. kDriver if the engine refuses one.
   Result<void> bind(std::span<Tensor> tensors);
   // One run. Requires: bind().
   Result<std::vector<Output>> run();
 
-  // One run with these inputs, in the order of inputs() and of their element types, for the outputs with these numbers.
-  // InvalidArgument: another number of inputs, or no such output. Driver: the engine refuses.
+  // One run with these inputs, in the order of inputs() and with their element types, for the outputs with these
+  // indices. kInvalidArgument for another number of inputs or an unknown output. kDriver if the engine refuses.
   Result<std::vector<Output>> run(std::span<const InputView> inputs, std::span<const std::size_t> outputs) const;
 
-  // Of the engine's own arena; of nothing when Berth is the memory.
+  // Statistics of the engine's own arena; zero if Berth is the memory.
   Result<ArenaStats> arena_stats() const;
 
   // Makes a recorded run's requests of the engine's own arena, in order, and gives the address of each.

@@ -17,10 +17,11 @@ namespace {
 
 constexpr std::uint64_t kLongest = std::numeric_limits<std::int32_t>::max();
 
-// Which field of its table each thing on the way to a weight is.
+// The field numbers on the path to a weight.
 constexpr unsigned kSessionModel = 1, kModelGraph = 7, kGraphInitialisers = 0, kTensorBytes = 4;
 
-// Reads a flatbuffer. After the first place that is outside the file everything is zero and `broken_at` says where.
+// Reads a flatbuffer. After the first position outside the file, everything reads as zero and `broken_at` holds that
+// position.
 class Flatbuffer {
  public:
   explicit Flatbuffer(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -33,10 +34,10 @@ class Flatbuffer {
     return value;
   }
 
-  // What the 32-bit distance at this place leads to.
+  // The target of the 32-bit distance at this position.
   std::uint64_t follow(std::uint64_t at) { return at + number<std::uint32_t>(at); }
 
-  // Where a table's field is; 0: the table does not have it.
+  // The position of a field of a table; 0 if the table does not have it.
   std::uint64_t field(std::uint64_t table, unsigned index) {
     const std::uint64_t layout = table - static_cast<std::uint64_t>(std::int64_t{number<std::int32_t>(table)});
     const std::uint64_t entry = 4 + 2 * std::uint64_t{index};
@@ -81,7 +82,7 @@ class OpenFile {
     return true;
   }
 
-  // Gives bytes that nobody reads back to the file system, where it can take them.
+  // Returns unused bytes to the file system, if it supports that.
   void free_room(std::uint64_t at, std::uint64_t size) const noexcept { punch_hole(handle, at, size); }
 
   const int handle;
@@ -129,7 +130,7 @@ Result<void> align_weights(const std::string& path) {
     if (place.bytes < kWeightAlignment || place.begin % kWeightAlignment == 0) continue;
     const std::uint64_t begin = (end + 4 + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
     if (begin + place.bytes > kLongest) continue;
-    // The length stands before the bytes, and moves with them.
+    // The length precedes the bytes and moves with them.
     const auto distance = static_cast<std::uint32_t>(begin - 4 - place.reference);
     if (!file.write(before.data() + place.begin - 4, 4 + place.bytes, begin - 4) ||
         !file.write(&distance, sizeof distance, place.reference))

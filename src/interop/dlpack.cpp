@@ -23,7 +23,7 @@ struct Row {
   DType dtype;
   Type type;
 };
-// The usual ones first: a search goes from the front.
+// The common types first, because the search is linear.
 constexpr std::array kTypes = {
     Row{DType::kF32, {kFloat, 32, 1}},
     Row{DType::kBF16, {kBfloat, 16, 1}},
@@ -84,8 +84,8 @@ Result<Managed*> export_as(const Buffer& buffer) {
     exported->strides[axis] = stride;
     stride *= exported->shape[axis];
   }
-  // Where a block is named by its address, data points at the window's first byte. Where it is named by an object of
-  // the driver, byte_offset counts from the object's start.
+  // If a block is identified by an address, data points at the first byte of the window. If it is identified by an
+  // object of the driver, byte_offset counts from the start of the object.
   const DlpackPlace place = buffer.device().dlpack_place(window.block);
   exported->managed.tensor = {
       .data = reinterpret_cast<void*>(place.is_object || place.data == 0 ? place.data : place.data + window.offset),
@@ -100,7 +100,7 @@ Result<Managed*> export_as(const Buffer& buffer) {
   return &exported->managed;
 }
 
-// device("CPU") without looking its name up again while somebody holds it: most imports are from the host.
+// device("CPU") without a lookup by name while the device is alive: most imports are from the host.
 Result<DevicePtr> host_device() {
   thread_local std::weak_ptr<Device> known;
   if (DevicePtr alive = known.lock()) return alive;
@@ -124,7 +124,7 @@ bool is_dense(const Tensor& tensor) {
   return true;
 }
 
-// Row after row in the target's order; the innermost run is one memcpy where it is dense.
+// Row by row in the order of the target; the innermost run is one memcpy if it is dense.
 void copy_strided(std::byte* target, const Tensor& tensor, const std::byte* source, std::size_t element) {
   const auto rank = static_cast<std::size_t>(tensor.ndim);
   std::array<std::int64_t, kMaxRank> index{};
@@ -149,7 +149,7 @@ void copy_strided(std::byte* target, const Tensor& tensor, const std::byte* sour
 
 Result<Buffer> import_described(const Tensor& tensor, bool read_only, bool padded, Copy copy,
                                 std::function<void()> release) {
-  // Until Buffer::import takes it over, a failure here must run the deleter.
+  // Until Buffer::import takes ownership, a failure here must call the deleter.
   struct Guard {
     std::function<void()> release;
     ~Guard() {
@@ -248,7 +248,7 @@ Result<Buffer> import_tensor(ManagedTensorVersioned* managed, Copy copy) {
   if (managed == nullptr) return Error(Code::kInvalidArgument, Layer::kInterop, "a null DLPack tensor");
   auto release = deleter_of(managed);
   if (managed->version.major > kVersion.major) {
-    // Of a newer major version only the version and the deleter may be touched.
+    // In a newer major version, only the version and the deleter may be accessed.
     const Version version = managed->version;
     release();
     return Error(Code::kInvalidArgument, Layer::kInterop, "a DLPack tensor of version {}.{}; Berth knows 1.x",

@@ -15,7 +15,7 @@ Result<metal::MetalDevice*> metal_of(Device* device, Layer layer) {
   return static_cast<metal::MetalDevice*>(device);
 }
 
-// Whether the pages from the block's first byte to its last hold nothing but the block.
+// True if the pages from the first to the last byte of the block contain only the block.
 bool owns_its_pages(const Device& device, const Block& block, std::size_t page) noexcept {
   if (device.kind() == "DISK") return true;
   return reinterpret_cast<std::uintptr_t>(block.host) % page == 0 &&
@@ -56,7 +56,7 @@ Result<Buffer> metal_wrap(DevicePtr metal, const Buffer& host) {
   if (wrapped == nullptr)
     return Error(Code::kOutOfMemory, Layer::kBuffer, "Metal would not wrap {} bytes of host memory", whole);
   const bool read_only = host.is_read_only();
-  // The host's buffer is held until the last use of the wrapped one is over.
+  // The host buffer is kept alive until the last use of the wrapped one is reached.
   BERTH_TRY_ASSIGN(const Buffer pages, Buffer::import(std::move(metal),
                                                       {.address = metal::handle_of(wrapped),
                                                        .bytes = whole,

@@ -10,8 +10,8 @@ bool Accounting::reserve(std::size_t bytes) noexcept {
     live_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     return true;
   }
-  // A loop rather than an addition that is taken back: a request that does not fit must not make another thread's
-  // smaller request fail meanwhile.
+  // A compare-and-swap loop instead of an addition that is undone: a request that does not fit must not make a smaller
+  // request of another thread fail meanwhile.
   std::size_t live = live_bytes_.load(std::memory_order_relaxed);
   do {
     if (bytes > limit || live > limit - bytes) return false;

@@ -1,5 +1,5 @@
-// The backends that the library brings. Defined in devices/built_in.cpp: this is the only symbol that the memory layer
-// takes from a layer above it.
+// The built-in backends. Defined in devices/built_in.cpp: this is the only symbol that the memory layer uses from a
+// layer above it.
 #pragma once
 
 #include <vector>

@@ -75,14 +75,14 @@ Result<Block> Device::try_allocate(const BlockSpec& spec) {
   auto block = allocate_block(spec);
   if (!block) {
     accounting_.cancel(spec.bytes);
-    // Explained only now, when the bytes of the failed request no longer count as live.
+    // The report is built here, when the bytes of the failed request no longer count as live.
     if (block.error().code() != Code::kOutOfMemory) return block;
     const OutOfMemory* report = block.error().out_of_memory();
     if (report != nullptr && report->cause != OutOfMemory::Cause::kCapacity) return block;
     return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec, 0, 0,
                          report == nullptr ? block.error().message() : "");
   }
-  // The device may have given more than was asked for, which no budget refuses any more.
+  // The device may have returned more than was requested. The block exists, so the budget cannot refuse it any more.
   if (block->bytes > spec.bytes) accounting_.add_reserved(block->bytes - spec.bytes);
   return block;
 }
@@ -115,7 +115,7 @@ void Device::release(const Block& block, Timepoint last_use) noexcept {
     pending_.push_back({block, last_use});
     pending_bytes_.fetch_add(block.bytes, std::memory_order_relaxed);
   } catch (...) {
-    // No memory to remember it by: waiting is slow and always right.
+    // No memory to store the pending free. Waiting is slow, but always correct.
     static_cast<void>(wait(last_use));
     free_now(block, last_use);
   }
@@ -129,8 +129,8 @@ void Device::free_now(const Block& block, Timepoint last_use) noexcept {
 
 void Device::free_reached(bool all) noexcept {
   if (pending_bytes_.load(std::memory_order_relaxed) == 0) return;
-  // One at a time, because freeing may call the driver and must not hold the lock. Releases come roughly in the
-  // order in which their moments are reached, so looking at the oldest is enough in the common case.
+  // One block at a time, because freeing may call the driver and must not hold the lock. Blocks are released roughly in
+  // the order in which their timepoints are reached, so checking the oldest is enough in the common case.
   while (true) {
     Pending reached;
     {
@@ -231,7 +231,7 @@ void Device::destroy() noexcept {
     last_queue = std::move(default_queue_owner_);
   }
   last_queue.reset();  // waits for its work
-  // No queue is left, so every moment is reached.
+  // No queue is left, so every timepoint is reached.
   free_reached(true);
 }
 

@@ -17,16 +17,16 @@
 namespace berth {
 namespace {
 
-// Pieces of whole huge pages, so that no two threads fault the same one.
+// Pieces are whole huge pages, so that no two threads fault in the same one.
 constexpr std::size_t kPiece = std::size_t{2} << 20;
 
-// From here on a copy's target would not stay in the caches anyway.
+// From this size on, the target of a copy would not stay in the caches anyway.
 constexpr std::size_t kPastCaches = std::size_t{32} << 20;
 
 int handed_to_pieces = 0, handed_back = 0;  // only their addresses are used
 
-// Some pieces of the whole, as oneTBB copies them from task to task. A thread that splits a task makes copies that
-// another thread runs, so making one is a handing over as well.
+// A range of pieces, which oneTBB copies from task to task. A thread that splits a task makes copies that another
+// thread runs, so copying is a handoff between threads too.
 template <class Body>
 class Pieces {
  public:
@@ -70,10 +70,10 @@ void stream_line(std::byte* to, const std::byte* from) noexcept {
 }
 #endif
 
-// A copy past the caches: a line that is written whole need not be read first, which is a third of the traffic. memcpy
-// does the same by itself, but only for sizes above those of a piece. Four pages advance together: the processor
-// fetches ahead within a page, and four such streams keep more of the memory's banks busy than one. The thread
-// sanitizer does not see such writes, so for it memcpy does the work.
+// A copy with non-temporal stores: a cache line that is written completely need not be read first, which saves a third
+// of the traffic. memcpy does the same, but only for sizes larger than a piece. Four pages are copied at the same time,
+// because the processor prefetches within a page and four streams use more memory banks than one. The thread sanitizer
+// does not see non-temporal stores, so memcpy is used under it.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
 #if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
   constexpr std::size_t kPage = 4096, kPages = 4;

@@ -1,5 +1,5 @@
-// A thread that renews a residency set whenever nothing was submitted for an interval. It sleeps in between, and its
-// end, which the destructor waits for, cuts the sleep short. Belongs to a device and ends before it.
+// A thread that renews a residency set whenever nothing was submitted for an interval. The destructor wakes the thread
+// and waits for its end. Owned by a residency set.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ class KeepAlive {
   Mutex mutex_;
   CondVar wake_;
   bool ending_ BERTH_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last, so that it starts when the rest is there
+  std::thread thread_;  // last member: the thread starts when the others exist
 };
 
 }  // namespace berth

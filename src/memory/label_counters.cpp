@@ -39,7 +39,7 @@ LabelCounters::Counter* LabelCounters::find(std::uint16_t label) noexcept {
   Chunk* chunk = slot.load(std::memory_order_acquire);
   if (chunk == nullptr) {
     Chunk* fresh = new (std::nothrow) Chunk;
-    if (fresh == nullptr) return nullptr;  // counting is best effort; allocation goes on without it
+    if (fresh == nullptr) return nullptr;  // counting is best effort; the allocation succeeds without it
     if (slot.compare_exchange_strong(chunk, fresh, std::memory_order_acq_rel))
       chunk = fresh;
     else

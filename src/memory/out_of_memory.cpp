@@ -9,7 +9,7 @@
 namespace berth {
 namespace {
 
-// One clause that tells the reader what to blame.
+// One clause that names the cause.
 std::string blame(const OutOfMemory& report) {
   switch (report.cause) {
     case OutOfMemory::Cause::kCapacity:
@@ -24,7 +24,7 @@ std::string blame(const OutOfMemory& report) {
   return "";
 }
 
-// A size that is enough: rounded up to whole units, at most one in a hundred too large.
+// A sufficient size: rounded up to whole units, at most one percent too large.
 std::string format_enough(std::size_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   std::size_t unit = 0;
@@ -83,7 +83,7 @@ Error out_of_memory(OutOfMemory::Cause cause, const Allocator& refusing, const B
     report->budget_needed = report->live_bytes + missing;
     missing = report->budget_needed > budget ? report->budget_needed - budget : 0;
   }
-  // Holders are sorted largest first: the last one that is large enough is the smallest change.
+  // Holders are sorted largest first, so the last one that is large enough is the smallest sufficient one.
   for (const OutOfMemory::Holder& holder : report->holders)
     if (holder.bytes >= missing) report->holder_to_free = holder.label;
   std::string text = report->to_string();

@@ -1,6 +1,5 @@
-// Marks on host memory that nobody may touch. Under the address sanitizer the memory is poisoned for it; in other
-// debug builds it is overwritten, and canaries behind a block are looked at when it comes back. In release builds
-// every call is empty.
+// Marks host memory that must not be accessed. Under AddressSanitizer the memory is poisoned. In other debug builds it
+// is overwritten, and canaries behind a block are checked when it is released. In release builds every call is empty.
 #pragma once
 
 #include <algorithm>
@@ -43,17 +42,17 @@ inline constexpr bool kDebugMemory = false;
 #else
 inline constexpr bool kDebugMemory = true;
 #endif
-// Whether canaries are written: the sanitizer sees more than they do.
+// True if canaries are written. AddressSanitizer detects more than they do.
 inline constexpr bool kCanaries = kDebugMemory && !kAddressSanitizer;
 
 inline constexpr std::byte kCanary{0xca};
 inline constexpr std::byte kReleased{0xdd};
 inline constexpr std::size_t kCanaryBytes = 64;
-// Only so much of a released block is overwritten: enough to be seen, and no page of a large block is faulted in
-// for it.
+// The largest part of a released block that is overwritten: enough to be noticed, without faulting in the pages of a
+// large block.
 inline constexpr std::size_t kOverwrittenBytes = std::size_t{64} << 10;
 
-// Whether the host may write marks into the block.
+// True if the host can write marks into the block.
 constexpr bool is_markable(const Block& block) noexcept {
   return block.has(BlockFlags::kHostTransfer) && !block.has(BlockFlags::kReadOnly) && block.host != nullptr;
 }
@@ -62,7 +61,7 @@ inline void write_canary(std::byte* begin, std::size_t room) noexcept {
   if constexpr (kCanaries) std::fill_n(begin, std::min(room, kCanaryBytes), kCanary);
 }
 
-// Stops the program when the bytes behind a block were written: `label` is the block's.
+// Stops the program if the bytes behind a block were written. `label` is the label of the block.
 inline void check_canary(const std::byte* begin, std::size_t room, Name label) noexcept {
   if constexpr (kCanaries) {
     const std::byte* end = begin + std::min(room, kCanaryBytes);

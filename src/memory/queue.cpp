@@ -12,7 +12,7 @@
 namespace berth {
 namespace {
 
-// Keeps a line's queue from going away while a thread outside it polls or waits.
+// Keeps the queue of a timeline alive while a thread polls it or waits for it.
 class LineUse {
  public:
   explicit LineUse(Timeline& timeline) : timeline_(timeline) {
@@ -58,9 +58,9 @@ void Queue::close() noexcept {
     const MutexLock lock(device_->queues_mutex_);
     std::erase(device_->queues_, this);
   }
-  // A failure here is a lost device: its work is over all the same.
+  // A failure here means that the device is lost; its work is over in any case.
   static_cast<void>(do_wait(submitted_));
-  // Recorded work that was never submitted will not run: the moment it was stamped with is over too.
+  // Recorded work that was never submitted will not run, so the timepoint of its uses is reached too.
   note_reached(submitted_ + 1);
   let_go_of_reached();
   give_timeline(timeline_);
@@ -95,7 +95,7 @@ void Queue::stamp(const Window& window) {
   while (true) {
     const Timepoint other{before};
     if (other.timeline() != timeline_ && !is_reached(other)) {
-      // One word cannot hold two queues' moments: keep the memory alive until ours is reached.
+      // One word cannot hold the timepoints of two queues: keep the memory alive until ours is reached.
       window.owner->retain();
       kept_.push_back({window.owner, now.value()});
       return;
@@ -124,7 +124,7 @@ void Queue::let_go_of_reached() noexcept {
       kept_.erase(kept_.begin(), end);
     }
   }
-  for (const Kept& kept : reached) kept.owner->drop();  // outside the lock: a drop may free through a device
+  for (const Kept& kept : reached) kept.owner->drop();  // outside the lock: a drop may free memory of a device
 }
 
 Result<void> Queue::write(const Window& target, std::span<const std::byte> source) {
@@ -197,7 +197,7 @@ Result<void> Queue::launch(const Kernel& kernel, std::span<const KernelArgument>
   if (kernel == nullptr) return Error(Code::kInvalidArgument, Layer::kQueue, "a launch without a kernel");
   for (const KernelArgument& argument : arguments)
     BERTH_TRY(check(argument.window, Usage::kKernel, argument.access != Access::kRead));
-  // Kernels take a handful of arguments, so all pairs are looked at.
+  // Kernels have few arguments, so all pairs are checked.
   for (std::size_t i = 0; i < arguments.size(); ++i)
     for (std::size_t j = i + 1; j < arguments.size(); ++j) {
       const bool writes = arguments[i].access != Access::kRead || arguments[j].access != Access::kRead;
@@ -248,7 +248,7 @@ Result<Timepoint> Queue::submit() {
     keeps_buffers = !kept_.empty();
     break;
   }
-  // A program that never waits on this queue must not keep dropped buffers for ever.
+  // A program that never waits on this queue must not keep released buffers forever.
   if (keeps_buffers) {
     note_reached(poll());
     let_go_of_reached();
@@ -316,7 +316,7 @@ bool is_reached(Timepoint moment) noexcept {
   if (timeline == nullptr) return true;
   if (timeline->reached.load(std::memory_order_acquire) >= moment.value()) return true;
   const LineUse use(*timeline);
-  // The queue closed in between, which made all its moments reached.
+  // The queue was closed in between, so all its timepoints are reached.
   if (use.queue() == nullptr) return timeline->reached.load(std::memory_order_acquire) >= moment.value();
   raise_to(timeline->reached, use.queue()->poll(), std::memory_order_acq_rel);
   return timeline->reached.load(std::memory_order_acquire) >= moment.value();

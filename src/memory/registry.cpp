@@ -13,7 +13,7 @@
 namespace berth {
 namespace {
 
-// Backends are never removed, so a pointer to one stays valid. std::map does not move its elements.
+// Backends are never removed and std::map does not move its elements, so a pointer to a backend stays valid.
 struct Registry {
   Mutex mutex;  // never held while a backend opens a device
   std::map<std::string, Backend, std::less<>> backends BERTH_GUARDED_BY(mutex);
@@ -38,7 +38,7 @@ struct Registry {
   }
 };
 
-// Never destroyed: devices with static lifetime may be opened or dropped at exit.
+// Never destroyed: devices with static lifetime may be opened or released at exit.
 Registry& registry() {
   static Registry* const instance = new Registry;
   return *instance;
@@ -60,7 +60,7 @@ const Backend* find_backend(std::string_view kind) {
 struct DeviceName {
   const Backend* backend;
   std::string argument;    // path or ordinal
-  std::string normalised;  // one spelling for one device
+  std::string normalised;  // one spelling per device
 };
 
 Result<DeviceName> parse(std::string_view name) {

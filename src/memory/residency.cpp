@@ -25,10 +25,10 @@ void Residency::keep_alive(std::chrono::milliseconds interval) {
   if (interval.count() > 0) keep_alive_ = std::make_unique<KeepAlive>(*this, interval);
 }
 
-// --- Marks ---
+// --- Adding and removing ---
 
-// Each pending member knows its place in the list, so that one that goes again leaves nothing behind: endless pairs of
-// add and remove between two submits cost a constant each and grow nothing.
+// Each pending member stores its index in the list, so removing it takes constant time: any number of add and remove
+// pairs between two submits grows nothing.
 void Residency::list(Member& member) {
   member.pending_at = pending_.size();
   pending_.push_back(&member);
@@ -41,7 +41,7 @@ void Residency::unlist(Member& member) noexcept {
   pending_.pop_back();
 }
 
-// Out of wherever its state has it, for the next state or none.
+// Removes the member from the counters and the list of its present state.
 void Residency::withdraw(Member& member) noexcept {
   switch (member.state) {
     case State::kPending: unlist(member); break;
@@ -59,7 +59,7 @@ void Residency::add(const Block& block, int priority) noexcept {
       ++found->second.holds;
       return;
     }
-    // The list has room before the member is there, so that neither is without the other.
+    // Capacity is reserved before the member is created, so that a failed allocation leaves both unchanged.
     if (pending_.size() == pending_.capacity()) pending_.reserve(2 * pending_.size() + 16);
     Member& member = members_[block.handle];
     member.block = block;
@@ -71,7 +71,7 @@ void Residency::add(const Block& block, int priority) noexcept {
     marked_ = true;
     dirty_.store(true, std::memory_order_release);
   } catch (const std::bad_alloc&) {
-    // Without memory to remember it by, the block is used as it is: residency is advice.
+    // No memory to store the member: the block is used without residency, which is only advice.
   }
 }
 
@@ -143,7 +143,7 @@ Residency::Choice Residency::choose() {
 Result<void> Residency::commit() {
   if (!active_.load(std::memory_order_relaxed)) active_.store(true, std::memory_order_relaxed);
   if (!has_pending()) return {};
-  // The callback may drop buffers, which comes back here as remove(): it is called without the lock.
+  // The callback may release buffers, which calls remove(). It therefore runs without the lock.
   DropCallback callback;
   std::vector<Block> told;
   {
@@ -170,7 +170,7 @@ Result<void> Residency::commit() {
     withdraw(*member);
     list(*member);
   }
-  // What did not fit before may fit now.
+  // Members that did not fit before may fit now.
   if (room_made_ && refused_ > 0)
     for (auto& [handle, member] : members_)
       if (member.state == State::kRefused) {
@@ -206,7 +206,7 @@ Result<void> Residency::commit() {
   }
   if (marked_ || !choice.out.empty() || !choice.back.empty()) ++commits_;
   marked_ = room_made_ = false;
-  // Not before: another thread would take what is still on its way for being in place.
+  // Not earlier: another thread would assume that members in progress are already resident.
   dirty_.store(false, std::memory_order_release);
   return {};
 }
@@ -221,11 +221,11 @@ void Residency::renew() noexcept {
     do_renew(given);
     ++renewals_;
   } catch (const std::bad_alloc&) {
-    // It was only advice.
+    // Renewal is only advice, so a failure is ignored.
   }
 }
 
-// --- What it says of itself ---
+// --- Counters and report ---
 
 ResidencyCounters Residency::counters() const {
   const MutexLock lock(mutex_);

@@ -20,7 +20,7 @@ struct Timeline {
   int users BERTH_GUARDED_BY(mutex) = 0;           // threads inside a call on `queue`; its owner waits for them
 };
 
-// A free timeline for `queue`, or kNone when all 65,535 are taken.
+// A free timeline for `queue`, or kNone if all 65,535 are in use.
 TimelineId take_timeline(Queue& queue);
 void give_timeline(TimelineId id) noexcept;
 

@@ -1,4 +1,4 @@
-// One number for a whole problem, so that a stored plan cannot be used for another.
+// A hash of a whole problem, so that a stored plan cannot be used for another problem.
 #include "berth/plan/plan.h"
 
 namespace berth {

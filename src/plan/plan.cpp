@@ -1,4 +1,4 @@
-// plan() and its kin: lanes in, slots out.
+// plan() and related functions: one model per lane in, slots out.
 #include "berth/plan/plan.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
-// What a bank and the block limit leave for a single block in it.
+// The largest block that a bank and the block limit allow.
 std::uint64_t single_block_limit(const PlanProblem& problem, std::span<const std::uint64_t> used) {
   std::uint64_t limit = problem.max_block_bytes == 0 ? kNoLimit : problem.max_block_bytes;
   if (!problem.banks.empty() && problem.banks[0].capacity != 0) {
@@ -27,7 +27,7 @@ std::uint64_t single_block_limit(const PlanProblem& problem, std::span<const std
   return limit;
 }
 
-// The largest block that any bank from `bank` on could give.
+// The largest block that any bank from `bank` on allows.
 std::uint64_t largest_block(const PlanProblem& problem, std::uint32_t bank) {
   std::uint64_t largest = problem.banks.empty() ? kNoLimit : 0;
   for (std::size_t b = bank; b < problem.banks.size(); ++b) {
@@ -81,7 +81,7 @@ class Planning {
     threads_ = std::min(threads_, 64u);
   }
 
-  // With `only`, that strategy alone.
+  // With `only`, runs only that strategy.
   Result<MemoryPlan> run(const Strategy* only) {
     const bool in_place = has_in_place(problem_);
     BERTH_TRY_ASSIGN(models_, build_models(problem_, true));
@@ -128,7 +128,7 @@ class Planning {
 
   bool several_blocks() const { return problem_.banks.size() > 1 || problem_.max_block_bytes != 0; }
 
-  // A bound that holds for any number of blocks.
+  // A bound for any number of blocks.
   std::uint64_t split_bound(const Model& model) const {
     if (!several_blocks()) return load_bound(model);
     Model unaligned = model;  // with several blocks nothing forces the padding between neighbours
@@ -221,7 +221,7 @@ class Planning {
                  bound());
   }
 
-  // A layout that keeps to the hints is taken if it is no larger.
+  // A layout that follows the hints is used if it is not larger.
   void prefer_hints(const Model& model, LaneResult& result) const {
     const bool hinted =
         std::any_of(model.items.begin(), model.items.end(), [](const Item& it) { return it.hint != kNowhere; });
@@ -234,8 +234,8 @@ class Planning {
 
   void report(const LaneResult& found) {
     if (!options_.progress || found.best.top == kNowhere) return;
-    // Lanes still to come count with what they need at least, so the numbers only make sense, and are only given, for
-    // the last lane of several.
+    // Lanes that are not planned yet count with their lower bound, so the numbers are meaningful, and reported, only
+    // for the last lane.
     if (lane_ + 1 != models_.size()) return;
     PlanProgress progress;
     progress.best = plan_.size + found.best.top;

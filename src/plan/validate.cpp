@@ -1,5 +1,5 @@
-// The judge of plans. It knows the rules of plan.h and nothing of how plans are made: no code or header of the
-// planner is used here, so that a mistake there cannot excuse itself.
+// The validator of plans. It implements the rules of plan.h without any code or header of the planner, so that a
+// mistake there cannot hide itself.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t kNobody = kNoBlock;
 
-// What the problem says about one node, with aliases resolved.
+// The lifetime of one node, with aliases resolved.
 struct Life {
   std::uint32_t root = kNobody;  // itself unless it is an alias
   std::int64_t first = 0;        // of the root: itself and all its aliases
@@ -56,7 +56,7 @@ bool node_is_sound(const PlanProblem& problem, std::size_t node) {
   return !life.alias || alias_is_sound(problem, life);
 }
 
-// Follows every chain of aliases to its root, each node once. Returns a node of a chain that never ends.
+// Resolves every chain of aliases to its root, visiting each node once. Returns a node of a cycle if there is one.
 std::uint32_t resolve_roots(const PlanProblem& problem, std::vector<Life>& lives) {
   constexpr std::uint32_t kOnTheWay = kNobody - 1;
   std::vector<std::uint32_t> chain;
@@ -75,8 +75,8 @@ std::uint32_t resolve_roots(const PlanProblem& problem, std::vector<Life>& lives
   return kNobody;
 }
 
-// A root lives as long as the first to the last of its aliases; pinned nodes live at every level at which any other
-// node does. Nodes of zero bytes hold nothing, so they keep nothing alive.
+// A root lives from the first level to the last of itself and its aliases; pinned nodes live at every level at which
+// another node lives. Nodes of zero bytes hold no data and keep nothing alive.
 void resolve_lives(const PlanProblem& problem, std::vector<Life>& lives) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
   std::int64_t last = std::numeric_limits<std::int64_t>::min();
@@ -85,7 +85,7 @@ void resolve_lives(const PlanProblem& problem, std::vector<Life>& lives) {
     first = std::min(first, life.first);
     last = std::max(last, life.last);
   }
-  if (first >= last) first = 0, last = 1;  // pinned nodes alone: still alive together
+  if (first >= last) first = 0, last = 1;  // only pinned nodes: they still live at the same time
   for (Life& life : lives) {
     life.first = std::numeric_limits<std::int64_t>::max();
     life.last = std::numeric_limits<std::int64_t>::min();
@@ -112,7 +112,7 @@ Violation check_problem(const PlanProblem& problem, std::vector<Life>& lives) {
   return {};
 }
 
-// The first block of a lane in a bank, where its fixed offsets count from.
+// The first block of a lane in a bank; fixed offsets refer to it.
 std::uint32_t home_block(const MemoryPlan& plan, std::uint32_t lane, std::uint32_t bank) {
   for (std::uint32_t b = 0; b < plan.blocks.size(); ++b)
     if (plan.blocks[b].lane == lane && plan.blocks[b].bank == bank) return b;
@@ -139,7 +139,7 @@ Violation check_slots(const PlanProblem& problem, const MemoryPlan& plan, const 
       if (slot.block != parent.block || slot.offset != parent.offset + life.alias->offset)
         return {PlanRule::kBrokenAlias, node, lives[node].root};
     }
-    // An alias is asked for its own alignment of its own place, not for the root's.
+    // An alias must satisfy its own alignment, not that of the root.
     if (slot.offset % effective_alignment(problem, life) != 0) return {PlanRule::kMisaligned, node};
     const std::uint32_t preferred = life.bank.value_or(0);
     if (!life.alias && block.bank < preferred) return {PlanRule::kWrongBank, node};
@@ -176,14 +176,14 @@ Violation check_blocks(const PlanProblem& problem, const MemoryPlan& plan) {
   return {};
 }
 
-// One stretch of levels in which a root holds data.
+// One interval of levels in which a root holds data.
 struct Stretch {
   std::int64_t first;
   std::int64_t last;
   std::uint32_t node;
 };
 
-// Sweeps over the levels with the set of bytes in use, as disjoint pieces in order of address.
+// Sweeps over the levels with the set of bytes in use, as disjoint pieces sorted by address.
 class Sweep {
  public:
   Sweep(const PlanProblem& problem, const MemoryPlan& plan, const std::vector<Life>& lives)
@@ -226,7 +226,7 @@ class Sweep {
   using Pieces = std::map<Key, Piece>;
 
   void collect_stretches() {
-    // Levels of an alias may fall inside a gap of its root: there the root holds data after all.
+    // An alias may live inside a gap of its root; the root then holds data there.
     std::map<std::uint32_t, std::vector<LevelRange>> aliases;
     for (std::uint32_t node = 0; node < lives_.size(); ++node) {
       const std::uint32_t root = lives_[node].root;
@@ -242,7 +242,7 @@ class Sweep {
         stretches_.push_back({life.first, life.last, node});
         continue;
       }
-      // The life without its gaps, as ranges that may touch or overlap, then joined.
+      // The lifetime without its gaps, as ranges that may touch or overlap, then merged.
       std::vector<LevelRange>& ranges = aliases[node];
       std::int64_t at = problem_.lifetimes[node].first;
       for (const LevelRange& gap : gaps) {
@@ -250,7 +250,7 @@ class Sweep {
         at = gap.last;
       }
       ranges.push_back({at, problem_.lifetimes[node].last});
-      // Before and after the root's own life its aliases need it without a break.
+      // Before and after its own lifetime, the root is needed by its aliases without a gap.
       ranges.push_back({life.first, problem_.lifetimes[node].first});
       ranges.push_back({problem_.lifetimes[node].last, life.last});
       std::erase_if(ranges, [](const LevelRange& range) { return range.first >= range.last; });
@@ -264,7 +264,7 @@ class Sweep {
     }
   }
 
-  // A node that may take another's place goes in after it, when both start at this level.
+  // A node that may reuse another in place is inserted after it if both start at this level.
   Violation place_with_target(std::uint32_t node) {
     std::vector<std::uint32_t> waiting;
     while (placed_[node] != level_) {
@@ -295,20 +295,20 @@ class Sweep {
     return {};
   }
 
-  // `node` overlaps a piece. It may, if it takes that node's place at that node's last level.
+  // `node` overlaps a piece. This is valid if it reuses that node in place at that node's last level.
   Violation take_over(std::uint32_t node, Key key, Piece piece) {
     const Violation overlap = {PlanRule::kOverlap, node, piece.node};
     const auto& wish = problem_.lifetimes[node].reuse_in_place;
     if (!wish || lives_[*wish].root != piece.node) return overlap;
     if (lives_[node].first != level_ || lives_[piece.node].last != level_ + 1) return overlap;
-    // Pinned bytes are still needed after the last level, and before the first.
+    // Pinned bytes are needed before the first level and after the last.
     if (lives_[node].pinned || lives_[piece.node].pinned) return overlap;
     const Slot& mine = plan_.slots[node];
     const Slot& theirs = plan_.slots[*wish];
     if (mine.offset != theirs.offset || mine.bytes > theirs.bytes) return {PlanRule::kBrokenInPlace, node, piece.node};
-    // Somebody else took a part of it at this level: then these two would meet.
+    // Another node took a part of it at this level, so the two would overlap.
     if (mine.offset + mine.bytes > piece.end || mine.offset < key.second) return overlap;
-    // And what that node itself took over at this very level is still in use below.
+    // What that node itself reused in place at this level is still in use below.
     if (placed_[piece.node] == level_ && took_[piece.node] != kNobody)
       return {PlanRule::kOverlap, node, took_[piece.node]};
     took_[node] = piece.node;
@@ -327,7 +327,7 @@ class Sweep {
       if (at != pieces_.end() && at->second.node == node) pieces_.erase(at);
     };
     erase({plan_.slots[node].block, plan_.slots[node].offset});
-    // Only the nodes that were cut in the level before this one are here.
+    // Only nodes that were cut in the previous level are here.
     if (extra_.empty()) return;
     for (const auto& [key, owner] : extra_)
       if (const auto at = pieces_.find(key); at != pieces_.end() && at->second.node == owner) pieces_.erase(at);

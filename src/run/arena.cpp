@@ -14,9 +14,9 @@
 namespace berth {
 namespace {
 
-// Floats converted at a time: small enough that they and their halves stay in the first caches.
+// The number of floats converted at a time: small enough that they and the result stay in the L1 cache.
 constexpr std::size_t kPieceFloats = 8192;
-// Floats read back at a time for a refresh: large enough that the wait for a device does not dominate.
+// The number of floats read back at a time for a refresh: large enough that waiting for the device does not dominate.
 constexpr std::size_t kRefreshFloats = std::size_t{1} << 18;
 
 constexpr std::size_t kShadowAlignment = 8;
@@ -52,7 +52,7 @@ Result<void> check_queue(const Queue& queue, const Window& window) {
   return {};
 }
 
-// Everything about the plan that no device may be asked for.
+// Checks of the plan that need no device.
 Result<void> check_slots(const MemoryPlan& plan) {
   for (std::size_t node = 0; node < plan.slots.size(); ++node) {
     const Slot& slot = plan.slots[node];
@@ -115,7 +115,7 @@ struct Arena::State {
   bool shadowed = false;
   Mutex mutex;  // guards every ArenaBlock::state
 
-  // Bytes of a block changed by other means than write_f32.
+  // Bytes of a block were changed other than by write_f32.
   void note_written(std::uint32_t block, std::size_t offset, std::size_t bytes) {
     if (!shadowed) return;
     const MutexLock lock(mutex);
@@ -139,7 +139,7 @@ Result<Arena> Arena::from_plan(AllocatorPtr allocator, const MemoryPlan& plan, c
   BERTH_TRY(check_alignment(options.alignment, Layer::kArena));
   BERTH_TRY(check_slots(plan));
 
-  // One allocator for each block held; null for those of other lanes.
+  // One allocator per block; null for blocks of other lanes.
   std::vector<AllocatorPtr> allocators(plan.blocks.size());
   bool any = plan.blocks.empty() && !options.lane;
   for (std::size_t index = 0; index < plan.blocks.size(); ++index) {
@@ -279,7 +279,7 @@ Result<void> Arena::write_f32(Queue& queue, NodeId node, std::span<const float> 
   ArenaBlock& block = state_->blocks[slot->block];
   BERTH_TRY(check_queue(queue, block.window));
   if (data.empty()) return {};
-  // Stale first and fresh last: a failure in between leaves no false claim.
+  // Marked stale first and fresh last: a failure in between leaves no false claim.
   state_->note_written(slot->block, slot->offset, data.size_bytes());
   BERTH_TRY(queue.write(part(block.window, slot->offset, data.size_bytes()), std::as_bytes(data)));
   if (!state_->shadowed || slot->offset % kShadowAlignment != 0) return {};
@@ -290,7 +290,7 @@ Result<void> Arena::write_f32(Queue& queue, NodeId node, std::span<const float> 
   return {};
 }
 
-// Converts `data`, which is the node's floats from number `first`, an even one.
+// Converts `data`, the floats of the node from index `first` on, which is even.
 Result<void> Arena::write_shadow(Queue& queue, const Slot& slot, std::span<const float> data, std::size_t first) const {
   std::array<F16, kPieceFloats> halves;
   to_f16(data, std::span(halves).first(data.size()));

@@ -8,12 +8,13 @@ namespace {
 // A token is a step or a join.
 using Token = std::uint32_t;
 
-// No value was written yet, and values of both children differ.
+// No value was written yet, or the values of the children differ.
 constexpr std::uint32_t kAnybody = kNobody;
 constexpr std::uint32_t kSeveral = kNobody - 1;
 
-// One segment of the tree. Unsplit: `writer` wrote all of it last. Split: the children know; `writer` then is a join
-// of all last writers below, where `known` says that it is up to date. `readers` read all of it since.
+// One segment of the tree. Unsplit: `writer` was the last writer of all of it. Split: see the children; `writer` is
+// then a join of all last writers below, and `known` tells whether it is up to date. `readers` have read all of it
+// since.
 struct Segment {
   Token writer = kNobody;
   std::uint32_t readers = kNobody;  // head of a list
@@ -28,7 +29,7 @@ struct Reader {
   std::uint32_t next;
 };
 
-// Where one storage's tree lies: `pieces` leaves, segments in preorder from `root`, cuts from `cut`.
+// The tree of one storage: `pieces` leaves, segments in preorder from `root`, cuts from `cut`.
 struct Tree {
   std::uint64_t storage;
   std::size_t root, cut, pieces;
@@ -65,7 +66,7 @@ class Builder {
       value_ = touch.value;
       write(at.tree->root, {0, at.tree->pieces}, at.span);
     }
-    // The step becomes a reader only now: joined with other readers above, it would wait for itself.
+    // The step becomes a reader only now: joined with other readers earlier, it would wait for itself.
     for (std::uint32_t i = first_[step]; i < first_[step + 1]; ++i) {
       const Touch& touch = touches_[i];
       if (touch.writes || touch.begin == touch.end) continue;
@@ -131,7 +132,7 @@ class Builder {
   static bool covers(Span wanted, Span here) { return wanted.low <= here.low && here.high <= wanted.high; }
   static std::size_t middle(Span here) { return (here.low + here.high) / 2; }
   static std::size_t left(std::size_t segment) { return segment + 1; }
-  // The left child's tree over k pieces takes 2k - 1 segments.
+  // The left subtree over k pieces has 2k - 1 segments.
   static std::size_t right(std::size_t segment, Span here) { return segment + 2 * (middle(here) - here.low); }
 
   // Calls visit(child, its span) for the children that `wanted` reaches.
@@ -154,7 +155,7 @@ class Builder {
     waits_[current_].push_back(token);
   }
 
-  // Hands what is known of an unsplit segment to its children.
+  // Copies the state of an unsplit segment to its children.
   void split(std::size_t segment, Span here) {
     Segment& parent = segments_[segment];
     if (parent.split) return;
@@ -220,7 +221,7 @@ class Builder {
     descend(segment, here, wanted, [&](std::size_t child, Span span) { note_reader(child, span, wanted); });
   }
 
-  // Before a write to a part: the readers of the whole become one token, and readers of each child.
+  // Before a write to a part: the readers of the whole become one token, which is a reader of each child.
   void hand_down_readers(std::size_t segment, Span here) {
     const std::uint32_t head = segments_[segment].readers;
     if (head == kNobody) return;
@@ -234,8 +235,8 @@ class Builder {
     add_reader(right(segment, here), token);
   }
 
-  // Waits for everything that still matters in the segment. Readers wait for the writer themselves: `read` says that
-  // some read all of it.
+  // Waits for everything that still matters in the segment. Readers wait for the writer themselves: `read` tells that
+  // some step has read all of it.
   void wait_for_all(std::size_t segment, Span here, bool read) {
     const Segment now = segments_[segment];
     for (std::uint32_t i = now.readers; i != kNobody; i = readers_[i].next) wait_for(readers_[i].token);
@@ -274,22 +275,23 @@ class Builder {
   std::vector<Tree> trees_;  // by storage
   std::vector<Segment> segments_;
   std::vector<Reader> readers_;
-  std::vector<std::vector<Token>> waits_;  // for each token, what it waits for
-  std::vector<Token> seen_;                // for each token, who waited for it last
+  std::vector<std::vector<Token>> waits_;  // per token: what it waits for
+  std::vector<Token> seen_;                // per token: the last one that waited for it
   Token current_ = kNobody;
   std::uint32_t value_ = kNobody;
   bool bare_ = false;
   Hazards result_;
 };
 
-// Dissolves joins that save no edge, and lists the edges of what is left.
+// Removes joins that save no edge, and lists the remaining edges.
 Hazards Builder::finish() {
   const auto steps = static_cast<Token>(first_.size() - 1);
   const auto tokens = static_cast<Token>(waits_.size());
   std::vector<std::uint64_t> waited_for(tokens, 0);
   for (const auto& list : waits_)
     for (const Token token : list) ++waited_for[token];
-  // A join waits only for older tokens, so going backwards sees those that wait for a join before the join.
+  // A join waits only for older tokens, so walking backwards visits the tokens that wait for a join before the join
+  // itself.
   std::vector<bool> dissolved(tokens, false);
   for (Token join = tokens; join-- > steps;) {
     const std::uint64_t in = waits_[join].size(), out = waited_for[join];

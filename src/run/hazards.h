@@ -1,14 +1,15 @@
-// Who must wait for whom, from bytes alone. Steps are looked at in a given order; a step waits for the last writer of
-// every byte it reads, and for the last writer and all readers since of every byte it writes. Only bytes that really
-// overlap count: steps on disjoint windows of one storage are never ordered.
+// Dependencies between steps, derived from the bytes they use. Steps are processed in a given order. A step waits for
+// the last writer of every byte it reads, and for the last writer and all readers since then of every byte it writes.
+// Only overlapping bytes count: steps on disjoint windows of one storage are never ordered. Pure functions; any thread
+// may call.
 //
-// How the edges stay few. Storages are cut where any access begins or ends, and a segment tree stands on the pieces;
-// an access covers O(log n) tree nodes. m readers of a range written in k pieces would need m x k edges; here the tree
-// node above the pieces has a *join*, a step that does nothing, which waits for the k writers once and is waited for
-// by the m readers. Readers are joined in the same way before a write to a part of what they read. A join stands for
-// exactly the accesses of its tree node, so it adds no false dependency. Each access makes O(log n) joins and edges,
-// amortised: O(n log n) time, memory and edges for n accesses. Joins that save no edge are dissolved at the end, so
-// the usual schedule, whose steps use whole buffers, has none.
+// The number of edges. Storages are split where an access begins or ends, and a segment tree is built on the pieces; an
+// access covers O(log n) tree nodes. m readers of a range written in k pieces would need m x k edges. Instead, the tree
+// node above the pieces gets a *join*, an empty step that waits for the k writers once, and the m readers wait for the
+// join. Readers are joined in the same way before a write to a part of what they read. A join represents exactly the
+// accesses of its tree node, so it adds no false dependency. Each access creates O(log n) joins and edges, amortised:
+// O(n log n) time, memory and edges for n accesses. Joins that save no edge are removed at the end, so a schedule whose
+// steps use whole buffers has none.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,7 @@ struct Touch {
   std::uint64_t storage = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::uint32_t value = kNobody;  // whose bytes these are meant to be, where values take turns in them
+  std::uint32_t value = kNobody;  // the value expected in these bytes, if several values share them
   bool writes = false;
 };
 
@@ -39,21 +40,22 @@ struct Edge {
   std::uint32_t from = 0, to = 0;
 };
 
-// A step read bytes meant to be `value`'s after another value was written over them.
+// A step read bytes of `value` after another value was written over them.
 struct Clobbered {
-  std::uint32_t step = kNobody;  // the reader; kNobody: it was to be kept until the end
+  std::uint32_t step = kNobody;  // the reader; kNobody: the value was to be kept until the end
   std::uint32_t value = kNobody;
 };
 
 struct Hazards {
   std::uint32_t node_count = 0;            // the steps, then the joins
   std::vector<Edge> edges;                 // each once
-  std::vector<bool> reads_before_written;  // one for each touch: a read of bytes that no step wrote before
+  std::vector<bool> reads_before_written;  // per touch: a read of bytes that no step wrote before
   std::optional<Clobbered> clobbered;      // the first, if any
 };
 
-// `touches` of step s are [first[s], first[s + 1]). `order` is the order in which the steps' effects must appear, each
-// step once. `after` are further edges between steps. `kept` are touches whose value must still be there at the end.
+// `touches` of step s are [first[s], first[s + 1]). `order` is the order in which the effects of the steps must appear,
+// each step once. `after` are additional edges between steps. `kept` are touches whose value must still be present at
+// the end.
 Hazards find_hazards(std::span<const Touch> touches, std::span<const std::uint32_t> first,
                      std::span<const std::uint32_t> order, std::span<const Edge> after,
                      std::span<const Touch> kept = {});

@@ -26,8 +26,8 @@ using replay::LiveSlot;
 using replay::PlannedRun;
 using replay::ReplayPlan;
 
-// Held for a few nanoseconds and never across a call that can block, so waiting for it is spinning; a waiter whose
-// holder lost its core gives way.
+// Held for a few nanoseconds and never across a blocking call, so waiting for it is spinning. A waiter yields if the
+// holder seems to have lost its core.
 class BERTH_THREAD_ATTRIBUTE(capability("spin lock")) SpinLock {
  public:
   void lock() noexcept BERTH_ACQUIRE() {
@@ -42,20 +42,20 @@ class BERTH_THREAD_ATTRIBUTE(capability("spin lock")) SpinLock {
   std::atomic<bool> held_{false};
 };
 
-// One key: what was recorded and, once planned, how it is replayed.
+// One key: its recording and, once planned, its plan.
 struct Entry {
   ReplayTrace trace;                 // recorded and not planned yet
   std::uint64_t recorded_in = 0;     // the run that made `trace`
   bool to_plan = false;              // `trace` is to be planned
   std::unique_ptr<ReplayPlan> plan;  // null until planned
-  unsigned deviating = 0;            // deviating runs in a row
+  unsigned deviating = 0;            // consecutive deviating runs
   unsigned renewals = 0;
 };
 
 struct PooledBlock {
   Block block;
   std::uint64_t bytes;
-  std::uint64_t run;     // in which it was handed out; 0: outside of one
+  std::uint64_t run;     // in which it was allocated; 0: outside of a run
   std::uint32_t number;  // in the recording or log of that run
   bool beside;           // that run had a plan
 };
@@ -66,7 +66,7 @@ struct Arena {
   std::uint64_t bytes = 0;
 };
 
-// An arena that became too small while some of it was live. It goes when its last slot does.
+// An arena that was replaced by a larger one while a part of it was live. It is freed with its last slot.
 struct RetiredArena {
   Arena arena;
   std::vector<LiveSlot> live;
@@ -175,7 +175,7 @@ class Replay::Impl {
 
   void* allocate(std::uint64_t bytes, std::uint64_t alignment) noexcept {
     if (bytes == 0) return nullptr;
-    // What is smaller than the alignment is never read in pieces larger than itself.
+    // A request that is smaller than the alignment is never read in units larger than itself.
     alignment = std::max(alignment, std::min(options_.alignment, std::bit_floor(bytes)));
     std::uint32_t number = kNoRequest;
     std::uint64_t run = 0;
@@ -362,7 +362,8 @@ class Replay::Impl {
     run_.reserve(plan);
   }
 
-  // Marks what is live now, between runs, as kept: in recordings not planned yet, and in plans whose slots it holds.
+  // Marks memory that is live between runs as kept: in recordings that are not planned yet, and in plans that hold its
+  // slots.
   void mark_kept() {
     const ScopedLock guard(lock_);
     for (auto& [key, entry] : entries_) {
@@ -421,8 +422,8 @@ class Replay::Impl {
     }
     if (bytes == 0 || (bytes <= arena_.bytes && arena_.base % alignment == 0)) return {};
 
-    // The old arena goes first when it can, and the pool gives back what the recorded run left in it, so that the
-    // new arena is not on top of them at the process's peak.
+    // The old arena is freed first if possible, and the pool is trimmed of what the recorded run left in it, so that
+    // the new arena does not add to them at the peak of the process.
     Arena old;
     {
       const ScopedLock guard(lock_);
@@ -443,8 +444,8 @@ class Replay::Impl {
   const std::shared_ptr<Allocator> pool_;
   const ReplayOptions options_;
 
-  // turn_ makes begin, end and planning take turns; it guards entries_ and depth_. lock_ guards the rest. turn_ is
-  // taken first. Entries are written under both while a run may be in progress.
+  // turn_ serialises begin, end and planning; it guards entries_ and depth_. lock_ guards the rest. turn_ is acquired
+  // first. Entries are written under both locks while a run may be in progress.
   mutable Mutex turn_;
   std::map<std::string, Entry, std::less<>> entries_;
   unsigned depth_ BERTH_GUARDED_BY(turn_) = 0;

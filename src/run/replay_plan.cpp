@@ -40,7 +40,7 @@ class Writer {
   std::string bytes_;
 };
 
-// Reads what Writer wrote. Past the end everything is zero and failed() is set, so that callers check once.
+// Reads the output of Writer. Past the end everything is zero and failed() is set, so that callers check once.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -58,7 +58,8 @@ class Reader {
     rest_.remove_prefix(size);
     return value;
   }
-  // How many records of `record_bytes` follow: refused when the rest cannot hold them, before anything is reserved.
+  // The number of records of `record_bytes` that follow. Refused, before anything is reserved, if the rest cannot hold
+  // them.
   std::size_t count(std::size_t record_bytes) noexcept {
     const std::uint64_t n = number();
     return n > rest_.size() / record_bytes ? fail() : n;

@@ -1,5 +1,5 @@
-// One recorded run with its plan, in the form in which it is replayed and saved. A ReplayPlan does not change once it
-// is made; the run that follows it keeps its own state. Used under the lock of the Replay that owns it.
+// One recorded run with its plan, in the form in which it is replayed and saved. A ReplayPlan is immutable; the run
+// that follows it keeps its own state. Used under the lock of the Replay that owns it.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace berth::replay {
 
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 
-// What a request's slot takes in the arena: nothing when the pool serves it; whole multiples of the alignment where
-// that is a cache line or more, because little could use the rest and a planner proves more in larger units.
-// Requires: the alignment is a power of two.
+// The size of a request's slot in the arena: zero if the pool serves it; a multiple of the alignment if that is at
+// least a cache line, because little could use the rest and the planner proves more in larger units. Requires: the
+// alignment is a power of two.
 constexpr std::uint64_t slot_bytes(const ReplayRequest& request) noexcept {
   constexpr std::uint64_t kLine = 64;
   if (request.kept) return 0;
@@ -24,7 +24,7 @@ constexpr std::uint64_t slot_bytes(const ReplayRequest& request) noexcept {
   return (request.bytes + request.alignment - 1) & ~(request.alignment - 1);
 }
 
-// What the engine did next in the recorded run: a request, or a release.
+// The next event of the recorded run: a request or a release.
 struct Step {
   std::uint64_t bytes;      // of the request; 0 for a release
   std::uint64_t offset;     // in the arena; kNoOffset: the pool serves it
@@ -52,7 +52,7 @@ struct ReplayPlan {
   const SizeClass* find_class(std::uint64_t bytes) const noexcept;
 };
 
-// InvalidData unless the trace is consistent (releases in order, each request released at most once) and the plan is
+// kInvalidData unless the trace is consistent (releases in order, each request released at most once) and the plan is
 // a valid one for it. Requires nothing: the input may come from a damaged file.
 Result<void> check(const ReplayTrace& trace, const MemoryPlan& memory);
 

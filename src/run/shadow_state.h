@@ -1,5 +1,5 @@
-// What an arena knows about the f16 shadow of one block: which ranges of f32 bytes it mirrors truthfully, and which
-// can be written behind the arena's back. Not locked: the arena holds a mutex around it.
+// The state of the f16 shadow of one block: the ranges of f32 bytes that it mirrors, and the ranges that can be written
+// without the arena's knowledge. Not thread-safe: the arena holds a mutex.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ struct ByteRange {
 
 class ShadowState {
  public:
-  // The shadow now mirrors `range`; whatever it overlapped before is forgotten. O(log n) to find, O(n) to insert
-  // among n fresh ranges, which are disjoint, so few.
+  // The shadow now mirrors `range`; ranges that it overlaps are removed. O(log n) to find, O(n) to insert among n fresh
+  // ranges, which are disjoint and therefore few.
   void set_fresh(ByteRange range);
 
   // The f32 bytes of `range` changed.
@@ -27,7 +27,7 @@ class ShadowState {
   // `range` may be written at any time from now on.
   void expose(ByteRange range);
 
-  // Exactly this range was mirrored last, and nothing can have changed it since.
+  // True if exactly this range was mirrored last and cannot have changed since.
   bool is_fresh(ByteRange range) const;
 
  private:

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint32_t kEmpty = kNobody;
 constexpr std::uint32_t kStop = kNobody - 1;
 
-// How long a worker looks for work before it sleeps: about the time that waking it would take.
+// How long a worker searches for work before it sleeps: about the time that waking it would take.
 constexpr int kSpins = 400;
 
 void pause_once() noexcept {
@@ -28,8 +28,9 @@ void pause_once() noexcept {
 #endif
 }
 
-// A thread that waits inside a step (for a parallel loop of the step's own) may be given another worker's task. Were it
-// to become that worker, the step below it on the stack could not go on until the run is over, which waits for it.
+// A thread that waits inside a step (for a parallel loop of the step) may be given the task of another worker. If it
+// became that worker, the step below it on the stack could not continue until the end of the run, which waits for that
+// step.
 thread_local bool inside_worker = false;
 
 }  // namespace
@@ -45,7 +46,7 @@ StepGraph::StepGraph(std::uint32_t step_count, std::uint32_t node_count, std::sp
   for (const Edge& edge : edges) targets[next[edge.from]++] = edge.to;
 }
 
-// Late tasks may still look at this when the run is over; they touch the graph only after passing the gate.
+// Late tasks may still read this after the run; they access the graph only after passing the gate.
 struct Workers::Shared {
   explicit Shared(const StepGraph& steps)
       : graph(&steps), pending(steps.nodes), failed_before(steps.nodes), ready(steps.steps + kMost) {
@@ -64,7 +65,7 @@ struct Workers::Shared {
   alignas(64) std::atomic<std::uint32_t> remaining{0};
   std::atomic<std::uint32_t> sleepers{0};
   std::atomic<bool> any_failed{false};
-  // The gate for tasks: the run that is open, or 0; and how many tasks are inside or looking.
+  // The gate for tasks: the id of the open run, or 0; and the number of tasks inside or at the gate.
   alignas(64) std::atomic<std::uint64_t> open_run{0};
   std::atomic<std::uint32_t> visitors{0};
   std::uint64_t runs = 0;
@@ -73,7 +74,7 @@ struct Workers::Shared {
   void prepare() {
     for (std::uint32_t node = 0; node < graph->nodes; ++node)
       pending[node].store(graph->waits_for[node], std::memory_order_relaxed);
-    // Only what the last run used: steps that became ready one after the other never entered the list.
+    // Only the entries that the last run used: steps that became ready one after the other never entered the list.
     const std::uint32_t used = tail.load() + kMost;
     for (std::uint32_t i = 0; i < used; ++i) ready[i].store(kEmpty, std::memory_order_relaxed);
     if (any_failed.load())
@@ -108,13 +109,14 @@ struct Workers::Shared {
     return slot.load(std::memory_order_acquire);
   }
 
-  // Counts the node's successors down. One step that became ready is returned through `next`, others are pushed.
+  // Decrements the counts of the node's successors. One step that became ready is returned through `next`; others are
+  // pushed.
   void complete(std::uint32_t node, bool failed, std::uint32_t& next) {
     const std::uint32_t end = graph->first[node + 1];
     for (std::uint32_t i = graph->first[node]; i < end; ++i) {
       const std::uint32_t target = graph->targets[i];
       if (failed) failed_before[target].store(1, std::memory_order_relaxed);
-      // With a single predecessor there is nobody to count with.
+      // A step with a single predecessor needs no counter.
       if (graph->waits_for[target] != 1 && pending[target].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
       if (target >= graph->steps)
         complete(target, failed || was_failed_before(target), next);
@@ -136,7 +138,7 @@ struct Workers::Shared {
       const std::uint32_t place = head.fetch_add(1, std::memory_order_relaxed);
       std::uint32_t step = ready[place].load(std::memory_order_acquire);
       if (step == kEmpty) {
-        // Before waiting, tell what was done: the last worker to tell ends the run.
+        // Before waiting, report completed steps: the last worker to report ends the run.
         if (finished > 0 && remaining.fetch_sub(finished, std::memory_order_acq_rel) == finished) {
           stop();
           break;
@@ -185,8 +187,8 @@ struct TaskMemory {
 
 }  // namespace
 
-// Who can be visited. A task that comes after its schedule is gone, or never, must not keep it alive: it knows a
-// number and asks here.
+// The open runs. A task that starts after its schedule was destroyed must not keep it alive, so it holds a number and
+// looks it up here.
 struct Workers::Register {
   Mutex mutex;
   std::unordered_map<std::uint64_t, std::shared_ptr<Shared>> alive BERTH_GUARDED_BY(mutex);
@@ -256,7 +258,7 @@ void Workers::run(std::uint32_t workers, Execute execute, void* context) {
     try {
       for (std::uint32_t worker = 1; worker < workers; ++worker) shared.arena.enqueue(Task(id_, run, worker));
     } catch (const std::exception&) {
-      // No memory for more tasks: the workers that there are do the work.
+      // No memory for more tasks: the existing workers do the work.
     }
   }
   shared.work_as(0);

@@ -1,10 +1,10 @@
-// Executes a graph of steps on several threads. Made once for a graph; run() may be called again and again and
-// allocates nothing for a step. One run at a time.
+// Executes a graph of steps on several threads. Created once per graph; run() may be called repeatedly and allocates
+// nothing per step. One run at a time.
 //
-// Each step enters the list of ready steps at most once a run, so the list is an array: a worker takes the next place
-// with one addition and waits there until a step is put into it. A worker that finishes a step goes on with one of the
-// steps that became ready, without the list. The calling thread is worker 0; the others are tasks of oneTBB, which may
-// come late or not at all: the run needs none of them.
+// Each step enters the list of ready steps at most once per run, so the list is an array: a worker takes the next index
+// with one atomic addition and waits there until a step is stored. A worker that finishes a step continues with one of
+// the steps that became ready, without using the list. The calling thread is worker 0. The others are tasks of oneTBB,
+// which may start late or never: the run does not need them.
 #pragma once
 
 #include <atomic>
@@ -32,12 +32,12 @@ struct StepGraph {
 
 class Workers {
  public:
-  // `graph` outlives this and has no cycle.
+  // Requires: `graph` outlives this object and has no cycle.
   explicit Workers(const StepGraph& graph);
   ~Workers();
 
-  // Calls execute(step, worker, skip) once for each step, after all its predecessors. It returns whether the step
-  // succeeded; all that come after one that did not are called with skip = true, and count as failed.
+  // Calls execute(step, worker, skip) once per step, after all its predecessors. It returns whether the step succeeded.
+  // Steps after a failed one are called with skip = true and count as failed.
   using Execute = bool (*)(void* context, std::uint32_t step, std::uint32_t worker, bool skip);
   void run(std::uint32_t workers, Execute execute, void* context);
 

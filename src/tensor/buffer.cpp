@@ -19,8 +19,8 @@ Result<std::size_t> bytes_of(DType dtype, const Shape& shape) {
   return byte_size(dtype, elements);
 }
 
-// Copies between devices that cannot reach each other go through the host in pieces of this size: large enough
-// to run at full speed, small enough to stay in cache.
+// Copies between devices that cannot reach each other go through the host in pieces of this size: large enough for full
+// bandwidth, small enough to stay in the cache.
 constexpr std::size_t kBounceBytes = std::size_t{4} << 20;
 
 }  // namespace
@@ -95,7 +95,7 @@ Result<Buffer> Buffer::allocate(AllocatorPtr allocator, DType dtype, const Shape
 
 Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtype, const Shape& shape,
                               const BufferOptions& options) {
-  // The import owns the memory from the start: any failure releases it too.
+  // The import owns the memory from the start: every failure releases it too.
   const auto refuse = [&](Error error) {
     if (memory.release) memory.release();
     return error;
@@ -159,7 +159,7 @@ bool Buffer::is_foreign() const noexcept {
 }
 
 Result<Buffer> Buffer::view(std::size_t offset, std::size_t bytes) const {
-  // Written so that no sum can overflow.
+  // Written such that no sum can overflow.
   if (storage_ == nullptr || bytes > bytes_ || offset > bytes_ - bytes)
     return Error(Code::kInvalidView, Layer::kBuffer, "view at {} of {} bytes is outside the buffer's {} bytes", offset,
                  bytes, bytes_);
@@ -283,7 +283,7 @@ Result<void> Buffer::copy_from(const Buffer& source) const {
     return Error(Code::kReadOnly, Layer::kBuffer, "{} bytes of read-only memory cannot be the target of a copy",
                  bytes_);
   if (bytes_ == 0) return {};
-  // A side that the host may memcpy needs one transfer of the other side, and no staging.
+  // If the host can memcpy one side, one transfer of the other side suffices, without staging.
   if (to.block.has(BlockFlags::kHostTransfer)) {
     BERTH_TRY(wait(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
     return source.copyout({to.block.host + offset_, bytes_});

@@ -18,7 +18,7 @@
 namespace berth {
 namespace {
 
-// Contents move between device and file in pieces of this size.
+// Contents are copied between device and file in pieces of this size.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
 class PagedMemory final : public EvictableMemory {
@@ -49,7 +49,7 @@ class PagedMemory final : public EvictableMemory {
     entry.pages = pages;
     const auto take = [&]() -> Result<void> {
       return give_memory(entry, spec, [&] {
-        // Fresh host pages are zero already.
+        // New host pages are zero already.
         return spec.zero && !space_->is_host() ? zero_block(*device_, entry.block, entry.block.bytes) : Result<void>();
       });
     };
@@ -118,7 +118,7 @@ class PagedMemory final : public EvictableMemory {
   Result<std::size_t> wake(Name tag) override {
     std::size_t back = 0;
     BlockSpec refused;
-    // Not under the lock as a whole: whoever is asked for memory may well evict others here.
+    // The lock is not held throughout: the pressure callback may evict other buffers of this object.
     BERTH_TRY(device_->take_under_pressure(refused, [&] { return wake(tag, back, refused); }));
     return back;
   }
@@ -154,9 +154,9 @@ class PagedMemory final : public EvictableMemory {
     Block block;
     Name tag;
     std::size_t pages = 0;
-    bool mapped = false;   // has memory
-    bool evicted = false;  // its contents are away
-    bool kept = false;     // the contents are to come back
+    bool mapped = false;   // backed by memory
+    bool evicted = false;  // its memory was evicted
+    bool kept = false;     // wake() restores the contents
     bool released = false;
     Timepoint last_use;
     std::optional<Buffer> source;          // the same bytes, elsewhere
@@ -171,7 +171,7 @@ class PagedMemory final : public EvictableMemory {
     return Error(Code::kNotOwned, Layer::kAllocator, "a buffer of {} bytes was not allocated here", buffer.size());
   }
 
-  // Memory for an entry that has none, with `fill()` as its contents. A failed call takes it back.
+  // Maps memory for an entry and calls `fill()` for its contents. A failed call unmaps it.
   template <class Fill>
   Result<void> give_memory(Entry& entry, const BlockSpec& spec, const Fill& fill) {
     if (!entry.mapped) {
@@ -191,7 +191,7 @@ class PagedMemory final : public EvictableMemory {
     return filled;
   }
 
-  // Wakes what is still away; adds the bytes that come back to `back`, and says whose memory was `refused`.
+  // Wakes entries that are still evicted. Adds their bytes to `back`, and sets `refused` to the request that failed.
   Result<void> wake(Name tag, std::size_t& back, BlockSpec& refused) {
     const MutexLock lock(mutex_);
     free_reached(false);
@@ -230,7 +230,7 @@ class PagedMemory final : public EvictableMemory {
     return queue->finish();
   }
 
-  // Puts the contents where they will be found again. A failed call keeps nothing.
+  // Saves the contents of an entry. A failed call saves nothing.
   Result<void> save(Entry& entry, Contents contents) BERTH_REQUIRES(mutex_) {
     const std::size_t bytes = entry.block.bytes;
     if (contents == Contents::kToHost) {
@@ -273,7 +273,8 @@ class PagedMemory final : public EvictableMemory {
     });
   }
 
-  // Calls `use(offset, bytes, mapped)` over the contents: in place where the host can (mapped), else in pieces.
+  // Calls `use(offset, bytes, mapped)` over the contents: in place if the host can access them (mapped), otherwise in
+  // pieces.
   template <class Use>
   Result<void> each_piece(const Entry& entry, const Use& use) {
     const std::size_t bytes = entry.block.bytes;
@@ -284,7 +285,7 @@ class PagedMemory final : public EvictableMemory {
     return {};
   }
 
-  // Gives up what was kept of the contents.
+  // Discards the saved contents.
   void forget(Entry& entry) noexcept BERTH_REQUIRES(mutex_) {
     if (!entry.on_host.empty()) {
       spilled_ -= entry.block.bytes;

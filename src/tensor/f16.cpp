@@ -16,8 +16,8 @@
 namespace berth {
 namespace {
 
-// The rounding is in the integer arithmetic: adding just under half of the last kept bit, plus that bit, carries
-// exactly when round-to-nearest-even rounds up, also across exponents and into infinity.
+// Rounding is done in integer arithmetic: adding just under half of the last kept bit, plus that bit, carries exactly
+// if round-to-nearest-even rounds up, also across exponents and into infinity.
 std::uint16_t half_bits(std::uint32_t bits) noexcept {
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000u);
   const std::uint32_t magnitude = bits & 0x7fff'ffffu;
@@ -58,15 +58,15 @@ void to_f32_portable(const F16* source, float* target, std::size_t count) noexce
 
 #ifdef BERTH_F16_X86
 
-// Asked of the processor itself, because clang's __builtin_cpu_supports does not know this name before version 17.
+// CPUID is read directly, because clang's __builtin_cpu_supports does not know this name before version 17.
 bool has_f16c() noexcept {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 
-// The instructions round as the immediate says, whatever the thread's rounding mode is.
+// The instructions round as their immediate says, independent of the rounding mode of the thread.
 constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT;
-// With a mask, though a full one: g++ 12 takes the unmasked forms for reads of uninitialised memory.
+// With a full mask: g++ 12 reports the unmasked forms as reads of uninitialised memory.
 constexpr __mmask16 kAllLanes = 0xffff;
 
 __attribute__((target("avx,f16c"))) void to_f16_f16c(const float* source, F16* target, std::size_t count) noexcept {

@@ -1,5 +1,5 @@
-// The ways this build can convert arrays between f32 and f16 on this machine, best first: to_f16 and to_f32 use the
-// first, tests and the bench go through all.
+// The implementations of array conversion between f32 and f16 that this build can use on this machine, best first.
+// to_f16 and to_f32 use the first; tests and benchmarks use all.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The allocator behind one imported block: its release runs the importer's callback. It keeps the device
-// alive, and passes requests for further blocks on to it.
+// The allocator of one imported block: release() calls the importer's callback. It keeps the device alive and forwards
+// other requests to it.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ class ImportAllocator final : public Allocator {
   Result<Block> allocate(const BlockSpec& spec) override { return device_->allocate(spec); }
   void release(const Block& block, Timepoint last_use) noexcept override {
     if (!block.has(BlockFlags::kForeign)) {
-      device_->release(block, last_use);  // a block that allocate() above gave out
+      device_->release(block, last_use);  // a block returned by allocate() above
       return;
     }
-    // The owner may reuse the memory as soon as it is told.
+    // The owner may reuse the memory as soon as it is notified.
     static_cast<void>(wait(last_use));
     device_->forget_import(block);
     device_->count_foreign(block.bytes, -1);

@@ -25,7 +25,7 @@ struct Live {
   }
 };
 
-// Never destroyed: static buffers may go after it would have.
+// Never destroyed: static buffers may be destroyed later.
 Live& live() {
   static Live* const instance = new Live;
   return *instance;

@@ -1,5 +1,5 @@
-// The list of live storages behind the leak report at exit. Kept in debug builds only; in release builds the
-// calls are empty.
+// The list of live storages for the leak report at exit. Maintained in debug builds only; in release builds the calls
+// are empty.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ inline void note_gone(Storage&) noexcept {}
 #else
 void note_live(Storage& storage) noexcept;
 void note_gone(Storage& storage) noexcept;
-// One line a live storage: label, size, where it was made. Empty when there is none.
+// One line per live storage: label, size, and where it was created. Empty if there is none.
 std::string live_report();
 #endif
 

@@ -13,7 +13,7 @@ Result<Shape> Shape::make(std::span<const std::size_t> extents) {
 
 Result<std::size_t> Shape::element_count() const {
   std::size_t count = 1;
-  // A zero extent anywhere makes the whole shape empty, however large the others are.
+  // One extent of zero makes the whole shape empty, however large the others are.
   for (std::size_t extent : extents())
     if (extent == 0) return std::size_t{0};
   for (std::size_t extent : extents()) {

@@ -28,7 +28,7 @@ Result<std::uint64_t> SpillFile::reserve(std::size_t bytes) {
     const std::string folder = folder_.empty() ? std::filesystem::temp_directory_path(ignored).string() : folder_;
     file_ = open_unnamed(folder.c_str());
     if (file_ < 0) {
-      // Some systems know no unnamed files: make one and take its name away.
+      // Some systems have no unnamed files: create one and unlink it.
       std::string path = folder + "/berth-spill-XXXXXX";
       file_ = mkostemp(path.data(), O_CLOEXEC);
       if (file_ < 0) return io_error("a spill file in " + folder + " cannot be made");
@@ -67,7 +67,7 @@ void SpillFile::give_up(std::size_t bytes) noexcept {
   held_ -= bytes;
   if (held_ != 0) return;
   end_ = 0;
-  // A refusal costs disk space, nothing else.
+  // A failure only costs disk space.
   if (ftruncate(file_, 0) != 0) errno = 0;
 }
 

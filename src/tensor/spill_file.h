@@ -1,5 +1,5 @@
-// An unnamed file for contents that are away from memory: it has no path, and goes with the process. Ranges are written
-// once, read back, and given up; the file shrinks to nothing when the last range is. Not synchronised.
+// An unnamed file for evicted contents: it has no path and is deleted with the process. Ranges are written once, read
+// back and given up; when the last range is given up, the file is truncated to zero. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // The offset of `bytes` new bytes. Io if the file cannot be made.
+  // The offset of `bytes` new bytes. kIo if the file cannot be created.
   Result<std::uint64_t> reserve(std::size_t bytes);
   Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes);
   Result<void> read(std::uint64_t offset, std::span<std::byte> bytes) const;

@@ -9,7 +9,7 @@
 namespace berth {
 namespace {
 
-// Zeroes memory whatever the device, and waits for it.
+// Zeroes memory on any device, and waits for it.
 Result<void> zero(const Buffer& buffer) {
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
   BERTH_TRY_ASSIGN(Queue* const queue, buffer.device().default_queue());
@@ -42,7 +42,7 @@ std::size_t StepBuffers::bucket_of(std::size_t rounded, const BufferOptions& opt
 }
 
 Result<void> StepBuffers::add_fresh(std::size_t bucket, std::size_t rounded, const BufferOptions& options) {
-  // Room for every buffer of the bucket, so that giving back never allocates.
+  // Reserves room for every buffer of the bucket, so that giving back never allocates.
   Bucket& in = buckets_[bucket];
   if (in.spare.capacity() <= in.entries) in.spare.reserve(2 * in.entries + 2);
   if (used_.capacity() <= entries_.size()) used_.reserve(2 * entries_.size() + 16);
@@ -118,7 +118,7 @@ Result<std::vector<Buffer>> StepBuffers::allocate_batch(std::span<const BufferRe
 
 void StepBuffers::give_back(std::uint32_t index) noexcept {
   Entry& entry = entries_[index];
-  // The last of the used takes its place, so that giving back is constant time.
+  // The last used buffer takes its index, so that giving back takes constant time.
   const std::uint32_t last = used_.back();
   used_[entry.used_at] = last;
   entries_[last].used_at = entry.used_at;
@@ -131,7 +131,7 @@ void StepBuffers::reclaim_dropped() noexcept {
   for (std::size_t at = used_.size(); at-- > 0;) {
     const Buffer& whole = entries_[used_[at]].whole;
     if (!whole.is_unique()) continue;
-    // Who dropped it did not say that its work is done, and the next user may be on another queue.
+    // The user who dropped the buffer may still have work in flight, and the next user may be on another queue.
     const auto window = whole.window();
     if (!window || !is_reached(Timepoint{window->owner->last_use.load(std::memory_order_acquire)})) continue;
     give_back(used_[at]);

@@ -9,7 +9,7 @@
 namespace berth {
 namespace {
 
-// Memory of dropped storages, kept for the next ones of this thread.
+// Memory of destroyed storages, kept for new ones of this thread.
 struct Spare {
   static constexpr std::size_t kMost = 32;
   std::array<void*, kMost> memory{};
@@ -26,7 +26,7 @@ thread_local Spare spare;
 
 }  // namespace
 
-// Each thread takes ids from the one counter many at a time: threads that make views would else wait for each other.
+// Each thread takes many ids from the counter at a time; otherwise threads that create views would contend for it.
 std::uint64_t next_id() noexcept {
   constexpr std::uint64_t kAtOnce = 256;
   static std::atomic<std::uint64_t> last{0};
@@ -41,7 +41,7 @@ void* Storage::operator new(std::size_t bytes) {
 }
 
 void Storage::operator delete(void* memory) noexcept {
-  // A buffer with static lifetime may outlive this thread's spares.
+  // A buffer with static lifetime may outlive the spares of this thread.
   if (!spare.gone && spare.count < Spare::kMost)
     spare.memory[spare.count++] = memory;
   else
@@ -80,7 +80,7 @@ Result<void> Storage::ensure_allocated() {
     if (seen == State::kReady) return {};
     if (seen == State::kBusy) {
       state_.wait(State::kBusy, std::memory_order_acquire);
-      continue;  // ready, or lazy again because the winner failed: then this thread tries and gets its own error
+      continue;  // ready, or lazy again because the other thread failed: then this thread tries and gets its own error
     }
     if (!state_.compare_exchange_strong(seen, State::kBusy, std::memory_order_acq_rel)) continue;
     auto block = allocator_->allocate(spec_);

@@ -1,7 +1,7 @@
-// One allocation, shared by handles. Allocation happens once: `state` goes lazy -> busy -> ready, readers load
-// it once, losers of the race sleep on it. Reference-counted; the last drop returns the block with the moment
-// of its last use. Storage objects are recycled a few to a thread, because making one would otherwise cost more
-// than a pool hit.
+// One allocation, shared by handles. It is allocated once: `state` changes from lazy to busy to ready; readers load it
+// once, and threads that lose the race sleep on it. Reference-counted; the last drop returns the block together with
+// the timepoint of its last use. Storage objects are recycled, a few per thread, because creating one would otherwise
+// cost more than a pool hit.
 #pragma once
 
 #include <atomic>
@@ -55,7 +55,7 @@ class Storage final : public BlockOwner {
   std::source_location site_;
 };
 
-// Handles and storages draw from one process-wide counter that never repeats.
+// Handles and storages take ids from one process-wide counter that never repeats.
 std::uint64_t next_id() noexcept;
 
 }  // namespace berth

@@ -1,6 +1,6 @@
-// Where a parser reads from: a file by absolute offsets, or bytes in memory (tests, fuzzing). Parsers never
-// map what they parse: a file that shrinks under them is an Io error, not a signal. One thread at a time for
-// a MemorySource; a FileSource may be read by many.
+// The input of a parser: a file by absolute offsets, or bytes in memory (tests, fuzzing). Parsers never map what they
+// parse, so a truncated file is a kIo error and not a signal. A MemorySource is for one thread at a time; a FileSource
+// may be read by many.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   virtual std::uint64_t size() const noexcept = 0;
-  // Fills `into` from `offset`. InvalidData when that reaches past the end, Io when the system fails.
+  // Reads into `into` from `offset`. kInvalidData past the end; kIo if the system fails.
   virtual Result<void> read(std::uint64_t offset, std::span<std::byte> into) const = 0;
 };
 
@@ -34,7 +34,7 @@ class MemorySource final : public ByteSource {
 // An open file, closed with the last owner. Move-only.
 class FileSource final : public ByteSource {
  public:
-  // NotFound when there is no such file, Io otherwise.
+  // kNotFound if there is no such file, otherwise kIo.
   static Result<FileSource> open(const std::string& path);
   FileSource(FileSource&& other) noexcept
       : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}

@@ -38,8 +38,8 @@ constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLeastEntry = 8 + 4 + 1;       // empty key, type, one byte
 constexpr std::uint64_t kLeastTensor = 8 + 4 + 4 + 8;  // empty name, no dimensions
 
-// Walks the part of the header that has been read. When that ends before the header does, `starved` is set
-// and the caller reads more and starts again.
+// Parses the part of the header that has been read. If it ends before the header does, `starved` is set, and the caller
+// reads more and starts again.
 class HeaderReader {
  public:
   HeaderReader(std::span<const char> text, std::uint64_t file_bytes, GgufHeader& header) noexcept
@@ -222,7 +222,7 @@ class HeaderReader {
   bool starved_ = false;
 };
 
-// How much to read at first: enough for the header of most files without a vocabulary.
+// The size of the first read: enough for the header of most files without a vocabulary.
 std::uint64_t first_guess(const ByteSource& source) {
   std::array<std::uint64_t, 3> start{};
   std::uint64_t guess = 1 << 16;

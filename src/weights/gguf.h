@@ -1,6 +1,6 @@
-// Reads the header of a GGUF file, versions 2 and 3: typed metadata, then tensor descriptions, then aligned
-// data. Values stay encoded in the header's bytes and are decoded when somebody asks, so a vocabulary of a
-// hundred thousand strings costs nothing to open.
+// Reads the header of a GGUF file, versions 2 and 3: typed metadata, then tensor descriptions, then aligned data.
+// Values stay encoded in the bytes of the header and are decoded on request, so opening a file with a vocabulary of a
+// hundred thousand strings decodes none of them.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ struct GgufHeader {
   std::uint64_t data_begin = 0;
 };
 
-// InvalidData with the place for anything malformed, Unsupported for version 1 and big-endian files. O(header).
+// kInvalidData, with the position, for malformed input; kUnsupported for version 1 and big-endian files. O(header).
 Result<GgufHeader> read_gguf(const ByteSource& source);
 
-// The number GGUF gives a dtype; none for dtypes it cannot hold.
+// The number of a dtype in GGUF; none for dtypes it cannot hold.
 std::optional<std::uint32_t> gguf_type(DType dtype) noexcept;
-// The dtype of a number; none for numbers that the format never had or has withdrawn.
+// The dtype of a number; none for numbers that the format never had or has removed.
 std::optional<DType> dtype_of_gguf(std::uint32_t type) noexcept;
 
 }  // namespace berth::formats

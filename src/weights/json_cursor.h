@@ -1,6 +1,6 @@
-// A forward reader of JSON for headers of weight files: no tree, no copies, exact places in errors. The text
-// must be followed by TensorTable::kPadding zero bytes, which end every scan without a bounds check. Values
-// that nobody asked for are skipped without recursion, down to kMaxDepth.
+// A forward reader of JSON for headers of weight files: no tree, no copies, exact positions in errors. The text must be
+// followed by TensorTable::kPadding zero bytes, which end every scan without a bounds check. Values that are not
+// requested are skipped without recursion, down to kMaxDepth. For use by one thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ class JsonCursor {
  public:
   static constexpr int kMaxDepth = 64;
 
-  // `place` is where text begins in its file, `format` names it in messages; `keep` owns unescaped strings.
+  // `place` is the offset of the text in its file, `format` names the format in messages, and `keep` owns unescaped
+  // strings.
   JsonCursor(std::string_view text, std::uint64_t place, std::string_view format, TensorTable& keep) noexcept
       : begin_(text.data()),
         at_(text.data()),
@@ -27,7 +28,7 @@ class JsonCursor {
         format_(format),
         keep_(keep) {}
 
-  // Whether the next thing is `wanted`; consumes it if so.
+  // True if the next token is `wanted`; consumes it then.
   bool take(char wanted) noexcept {
     skip_space();
     if (*at_ != wanted) return false;
@@ -41,7 +42,7 @@ class JsonCursor {
   Result<std::uint64_t> integer();
   // Any value, well-formed. Checks strings as string() does.
   Result<void> skip_value();
-  // Only white space may be left.
+  // Requires that only white space is left.
   Result<void> finish();
 
   // For forms that are known letter for letter. Each consumes what it takes, skips no white space, and leaves the

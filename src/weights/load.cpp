@@ -28,13 +28,13 @@ namespace {
 
 constexpr std::uint64_t kDirectAlignment = 4096;
 
-// What all threads of one load share: the plan, who stops it, and how far it is.
+// The state that all threads of one load share: the plan, cancellation and progress.
 class Loading {
  public:
   Loading(std::span<const FileSource> sources, const LoadPlan& plan, const LoadOptions& options)
       : sources_(sources), plan_(plan), options_(options) {
     if (!options.direct) return;
-    // A second descriptor a file. Where the file system has no direct reads, ordinary ones do.
+    // A second descriptor per file. If the file system has no direct reads, ordinary reads are used.
     for (const FileSource& source : sources) direct_.push_back(open_past_cache(source.path().c_str()));
   }
   ~Loading() {
@@ -55,7 +55,7 @@ class Loading {
     stopped_.store(true, std::memory_order_relaxed);
   }
 
-  // Counts bytes as loaded and asks the caller whether to go on.
+  // Counts bytes as loaded and asks the caller whether to continue.
   void advance(std::uint64_t bytes) {
     if (options_.cancel.stop_requested()) return fail(cancelled());
     if (!options_.progress) return;
@@ -83,7 +83,7 @@ class Loading {
     return std::span(plan_.pieces).subspan(job.first, job.last - job.first);
   }
 
-  // The job's whole stretch of the file, gaps and all, into `into`, which must hold it.
+  // Reads the whole range of the job, including gaps, into `into`, which must hold it.
   Result<void> read_stretch(const LoadJob& job, std::span<std::byte> into) const {
     const auto all = pieces(job);
     const std::uint64_t begin = all.front().offset;
@@ -91,7 +91,7 @@ class Loading {
     return sources_[all.front().file].read(begin, into.first(end - begin));
   }
 
-  // Each piece to its place in host memory.
+  // Reads each piece to its address in host memory.
   Result<void> read_scattered(const LoadJob& job, std::span<std::byte* const> targets) const {
     const auto all = pieces(job);
     const FileSource& source = sources_[all.front().file];
@@ -125,7 +125,7 @@ class Loading {
     return {};
   }
 
-  // Past the page cache: aligned reads into `bounce`, then copies. The disk is slower than the copies.
+  // Bypasses the page cache: aligned reads into `bounce`, then copies. The disk is slower than the copies.
   Result<void> read_direct(const LoadJob& job, std::span<std::byte* const> targets, std::span<std::byte> bounce) const {
     const auto all = pieces(job);
     const std::uint64_t begin = all.front().offset / kDirectAlignment * kDirectAlignment;
@@ -170,7 +170,7 @@ class Loading {
   std::uint64_t done_ BERTH_GUARDED_BY(progress_mutex_) = 0;
 };
 
-// Runs `work` on `count` threads, this one among them. Threads that the system refuses are done without.
+// Runs `work` on `count` threads, including this one. If the system refuses a thread, the others do its work.
 template <class Work>
 void on_threads(unsigned count, const Work& work) {
   std::vector<std::jthread> others;
@@ -210,7 +210,7 @@ Result<void> load_to_host(Loading& loading, std::span<std::byte* const> targets)
   return loading.result();
 }
 
-// Readers fill staging buffers in file order; this thread hands them to the device's queue as they come.
+// Readers fill staging buffers in file order; this thread passes them to the device's queue as they arrive.
 class StagedLoad {
  public:
   StagedLoad(Loading& loading, std::vector<std::uint32_t>& checksums) : loading_(loading), checksums_(checksums) {}
@@ -256,7 +256,7 @@ class StagedLoad {
       unsigned slot;
       std::size_t number;
       {
-        // A staging buffer first, then the job's number: so the lowest unfinished job always has a buffer.
+        // A reader takes a staging buffer before it takes a job, so the lowest unfinished job always has a buffer.
         const MutexLock lock(mutex_);
         while (free_.empty() && !loading_.stopped() && next_ < ready_.size()) changed_.wait(mutex_);
         if (loading_.stopped() || next_ >= ready_.size()) return;

@@ -1,5 +1,6 @@
-// Reads tensors, or slices of them, into buffers of any device. Requests become pieces of a few MiB; neighbours in
-// the file become one system call that scatters into their places; a handful of threads work them off.
+// Reads tensors, or slices of them, into buffers of any device. Requests are split into pieces of a few MiB; pieces
+// that are adjacent in the file are read by one system call that scatters them to their targets; several threads
+// process them.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace berth::formats {
 
-// `rows` runs of `row_bytes` bytes, each `row_pitch` after the one before, make one dense tensor.
+// A dense tensor of `rows` runs of `row_bytes` bytes each, `row_pitch` bytes apart in the file.
 struct LoadRequest {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
@@ -25,12 +26,12 @@ struct LoadRequest {
   std::uint64_t bytes() const noexcept { return row_bytes * rows; }
 };
 
-// InvalidArgument for more than kMaxRank dimensions.
+// kInvalidArgument for more than kMaxRank dimensions.
 Result<LoadRequest> whole_tensor(const TensorInfo& info);
-// InvalidArgument for a slice outside the shape or through a packed block.
+// kInvalidArgument for a slice outside the shape or through a packed block.
 Result<LoadRequest> sliced_tensor(const TensorInfo& info, const AxisSlice& slice);
 
-// All or an error. Buffers in the order of the requests.
+// Loads all requests, or returns an error. Buffers are in the order of the requests.
 Result<LoadedTensors> load_tensors(std::span<const FileSource> sources, std::span<const LoadRequest> requests,
                                    const AllocatorPtr& allocator, const LoadOptions& options);
 

@@ -1,4 +1,4 @@
-// Turns load requests into buffers and reading jobs, without reading anything.
+// Turns load requests into buffers and read jobs, without reading anything.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace berth::formats {
 
 inline constexpr std::uint64_t kJobBytes = std::uint64_t{8} << 20;  // one job is about one system call
-inline constexpr std::uint64_t kGapBytes = 4096;                    // gaps up to this are read over, not around
+inline constexpr std::uint64_t kGapBytes = 4096;                    // gaps up to this size are read and discarded
 inline constexpr std::size_t kJobPieces = 500;                      // with their gaps they fit one system call
 inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;    // of tensors that share a storage
 
@@ -31,13 +31,13 @@ struct LoadJob {
 };
 
 struct LoadPlan {
-  std::vector<Buffer> buffers;  // one a request
+  std::vector<Buffer> buffers;  // one per request
   std::vector<LoadPiece> pieces;
   std::vector<LoadJob> jobs;
   std::uint64_t bytes = 0;
 };
 
-// Allocates the buffers too: OutOfMemory and the like.
+// Also allocates the buffers; fails like the allocator.
 Result<LoadPlan> plan_load(std::span<const LoadRequest> requests, const AllocatorPtr& allocator,
                            const LoadOptions& options);
 

@@ -1,6 +1,6 @@
-// Reads NumPy's .npy files, versions 1 to 3, and .npz archives whose members are stored, not compressed. Arrays
-// must be little-endian and in C order: what a Buffer can be. An .npy file holds one tensor, named "arr_0" as
-// NumPy itself names an array without a name.
+// Reads NumPy's .npy files, versions 1 to 3, and .npz archives whose members are stored, not compressed. Arrays must be
+// little-endian and in C order, because a Buffer is. An .npy file holds one tensor, named "arr_0", which is NumPy's
+// name for an unnamed array.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace berth::formats {
 
-// InvalidData with the place for anything malformed; Unsupported for types and orders named above.
+// kInvalidData, with the position, for malformed input; kUnsupported for other byte orders and layouts.
 Result<TensorTable> read_npy(const ByteSource& source);
 Result<TensorTable> read_npz(const ByteSource& source);
 

@@ -94,8 +94,9 @@ class HeaderReader {
     return {};
   }
 
-  // {"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}, letter for letter: what the format's own writer makes of every
-  // tensor, read at a third of the price. False for any other form, good or bad; the cursor may be anywhere then.
+  // Parses exactly the form {"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} that the reference writer produces for
+  // every tensor, at a third of the cost. Returns false for any other form, valid or not; the position of the cursor is
+  // then unspecified.
   bool take_usual_form(TensorInfo& tensor, std::uint64_t& end) {
     if (!cursor_.take_exactly(R"({"dtype":")")) return false;
     const DTypeName* type = nullptr;

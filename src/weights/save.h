@@ -1,4 +1,4 @@
-// What the writers share: checks of names and contents, and the streaming of buffers into a file.
+// Functions that the writers share: checks of names and contents, and streaming of buffers into a file.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace berth::formats {
 
-// InvalidArgument for names that are not UTF-8 or come twice, NotAllocated for buffers without contents.
+// kInvalidArgument for names that are not UTF-8 or not unique, kNotAllocated for buffers without contents.
 Result<void> check_tensors(std::span<const NamedBuffer> tensors);
 
 // Streams buffers and counts progress over all of them.

@@ -1,9 +1,9 @@
-// The common result of every parser: a flat list of tensors in file order, an index by name and the metadata,
-// with all the bytes that names, shapes and values point into. Made by one thread, then constant. Moving a
-// table moves no bytes, so that views into it stay good.
+// The result of every parser: a flat list of tensors in file order, an index by name and the metadata, with all bytes
+// that names, shapes and values point into. Created by one thread, then immutable. Moving a table moves no bytes, so
+// views into it stay valid.
 //
-// Memory is bounded by a small multiple of the header: each entry of a table needs more bytes in the file than
-// the few dozen it takes here.
+// Memory is bounded by a small multiple of the header: each entry takes more bytes in the file than the few dozen it
+// takes here.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace berth::formats {
 
-// Keeps small things at stable addresses; grows by doubling chunks.
+// Stores small objects at stable addresses; grows by doubling chunks.
 class StableBytes {
  public:
   // `bytes` uninitialised bytes, aligned to 8.
@@ -59,7 +59,7 @@ class TensorTable {
   // Null when the key is not there. O(1).
   const MetadataValue* find_metadata(std::string_view key) const noexcept;
 
-  // For parsers. Pieces are added, then finish() is called once.
+  // For parsers: add the pieces, then call finish() once.
   std::span<char> own_text(std::size_t bytes);         // header bytes, followed by kPadding zero bytes
   std::span<std::size_t> own_shape(std::size_t rank);  // uninitialised
   std::span<char> own_name(std::size_t bytes);         // uninitialised
@@ -71,7 +71,7 @@ class TensorTable {
   void shift(std::uint64_t by) noexcept {
     for (TensorInfo& tensor : tensors_) tensor.offset += by;
   }
-  // Moves the other's tensors and bytes in, as coming from file number `file`.
+  // Moves the tensors and bytes of `other` into this table, as coming from file number `file`.
   void append(TensorTable&& other, std::uint32_t file);
 
   struct Rules {
@@ -80,7 +80,7 @@ class TensorTable {
     std::uint64_t data_begin;  // and begin at or after
     bool contiguous = false;   // no holes, and the last ends at file_bytes
   };
-  // Sorts into file order, checks ranges (in bounds, none overlapping) and names (none twice). InvalidData.
+  // Sorts into file order, checks ranges (in bounds, none overlapping) and names (none twice). kInvalidData.
   Result<void> finish(const Rules& rules);
   // Only the index: for tables joined from checked ones.
   Result<void> index_names(std::string_view format);

@@ -1,13 +1,13 @@
-// A lock that its owner takes without an atomic read-modify-write, and that others take away rarely and dearly.
-// The owner says "busy" and then looks whether the lock is open to it; whoever takes it away closes it and then looks
-// for "busy". Each side must write before it reads. The owner does that with plain instructions, because the other
-// side makes every thread of the process pass a memory barrier in between (membarrier). On systems that do not know
-// membarrier, the owner pays for the order.
+// A lock that its owner acquires without an atomic read-modify-write, and that other threads revoke rarely and at a
+// high cost. The owner sets "busy" and then checks that the lock is open; a thread that revokes the lock closes it and
+// then checks "busy". Each side must store before it loads. The owner uses plain instructions for this, because the
+// other side makes every thread of the process execute a memory barrier in between (membarrier). On systems without
+// membarrier, the owner uses a sequentially consistent store.
 //
-// A lock is open to one key, or to nobody: an owner that comes with another key does not get in, which spares it to
-// look first whose lock it has.
+// A lock is open to one key or to none. An owner that passes another key does not acquire it, so it need not check
+// first which lock it has.
 //
-// One owner thread; those who take it away are kept apart by a lock of their own.
+// There is one owner thread. Threads that revoke the lock must exclude each other by a lock of their own.
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,13 @@ namespace berth {
 
 class BiasedLock {
  public:
-  constexpr BiasedLock() = default;  // open to nobody
+  constexpr BiasedLock() = default;  // closed
 
-  // False where the system should have membarrier and does not: then no lock may be used. Also during static
-  // initialisation, perhaps.
+  // False if the system should have membarrier but does not; no lock may be used then. May also be false during static
+  // initialisation.
   static bool is_usable() noexcept { return is_usable_; }
 
-  // Owner. False when the lock is not open to the key: then go the slow way.
+  // For the owner. False if the lock is not open to the key: take the slow path.
   bool enter(const void* key) noexcept {
     if constexpr (kHasProcessBarrier) {
       busy_.store(true, std::memory_order_relaxed);
@@ -40,7 +40,7 @@ class BiasedLock {
   }
   void leave() noexcept { busy_.store(false, std::memory_order_release); }
 
-  // Others, in this order: close() on one or several locks, one barrier(), await_owner() on each, and at the end
+  // For other threads, in this order: close() on one or more locks, one barrier(), await_owner() on each, and finally
   // open().
   void close() noexcept { open_to_.store(nullptr, std::memory_order_seq_cst); }
   static void barrier() noexcept {

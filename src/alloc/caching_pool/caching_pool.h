@@ -1,5 +1,5 @@
-// The pool behind berth/pool.h. The hot paths are in pool.cpp; what takes the mutex is in pool_slow.cpp; what
-// looks at the whole structure is in pool_check.cpp.
+// The implementation of berth/alloc/caching_pool.h. The hot paths are in make_pool.cpp, the functions that take the
+// mutex in slow_path.cpp, and those that read the whole structure in check.cpp.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   std::size_t trim_tag(Name tag) noexcept override;
   Result<void> check() const override;
 
-  // A thread that ends shares what it kept.
+  // Called when a thread ends: moves its cached blocks to the shared cache.
   void retire(ThreadCache& cache) noexcept;
 
  private:
@@ -49,7 +49,7 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   [[gnu::cold]] void release_slowly(const Block& block, Timepoint last_use) noexcept;
   Result<void> reserve(const BlockSpec& spec, std::size_t bytes);
   Result<void> zero(const PoolNode& node, const BlockSpec& spec);
-  // Gives a list of nodes back to the layer below; returns their bytes.
+  // Returns a list of nodes to the layer below. Returns their bytes.
   std::size_t give_back(PoolNode* list) noexcept;
   std::size_t give_up(std::size_t keep_bytes, const Name* tag) noexcept;
   void check_now_and_then() noexcept;
@@ -79,15 +79,15 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   Result<void> check_locked() const BERTH_REQUIRES(mutex_);
   Result<void> check_stopped() const BERTH_REQUIRES(mutex_);
 
-  const std::uint64_t id_;  // never reused, so that a thread's table cannot mistake a new pool for an old one
-  const std::size_t slot_;  // where a thread remembers its cache of this pool
+  const std::uint64_t id_;  // never reused, so that a thread cannot take a new pool for an old one
+  const std::size_t slot_;  // index of this pool's cache in the table of a thread
   const CachingPoolOptions options_;
   const std::size_t largest_;  // the largest size that is cached
-  // Of the blocks that threads keep. A class that is partly past the largest size is shared only, so that what a thread
-  // finds in its bins it may always take.
+  // The number of classes that threads cache. A class that is partly above the largest size is only shared, so that a
+  // thread may always use what it finds in its bins.
   const std::size_t own_classes_;
   NodeTable nodes_;
-  std::atomic<std::size_t> held_{0};  // taken from below
+  std::atomic<std::size_t> held_{0};  // from the layer below
   std::atomic<std::uint64_t> misses_{0}, refused_releases_{0};
 
   mutable Mutex mutex_;  // guards what follows; not held while the layer below is called
@@ -101,7 +101,7 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   unsigned slow_calls_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
-// Calls `visit` with every thread's cache while its thread cannot work on it.
+// Calls `visit` for every thread cache while its thread cannot use it.
 template <class Visit>
 void CachingPoolImpl::with_all_caches(const Visit& visit) const noexcept {
   for (const auto& cache : caches_) cache->close();
@@ -113,9 +113,9 @@ void CachingPoolImpl::with_all_caches(const Visit& visit) const noexcept {
   for (const auto& cache : caches_) cache->open(this);
 }
 
-// The block as the user gets it. Written as two halves, straight into the result: a block that is written in small
-// pieces and copied as a whole right after makes the processor wait for each of its halves, which is half the price of
-// a hit.
+// The block as returned to the user. It is written as two 16-byte halves directly into the result: writing it in small
+// pieces and copying it as a whole right afterwards would stall the processor on each half (store forwarding), at half
+// the cost of a hit.
 inline Result<Block> live_block(const PoolNode& node, std::size_t asked, Tail tail) noexcept {
   using Half = std::uint64_t __attribute__((vector_size(16)));
   static_assert(2 * sizeof(Half) == sizeof(Block) && offsetof(Block, host) == 8 && offsetof(Block, bytes) == 16);
@@ -129,12 +129,12 @@ inline Result<Block> live_block(const PoolNode& node, std::size_t asked, Tail ta
   return result;
 }
 
-// Where a node goes when it comes back.
+// The group that a released node returns to.
 inline CachedGroup* CachingPoolImpl::home_of(const PoolNode& node, CachedGroup* group) const noexcept {
   return group != nullptr && node.size_class < own_classes_ ? group : &no_group;
 }
 
-// Makes a cached node live, and returns the tail of its block. The caller took it out of its bin.
+// Makes a cached node live and returns the tail of its block. The caller has removed it from its bin.
 inline Tail CachingPoolImpl::hand_out(PoolNode& node, const BlockSpec& spec) noexcept {
   const Tail tail = (node.load_tail() & ~(kNotLive | kLabelBits)) | spec.label.id();
   node.tail.store(tail, std::memory_order_relaxed);
@@ -148,7 +148,7 @@ inline Tail CachingPoolImpl::hand_out(PoolNode& node, const BlockSpec& spec) noe
   return tail;
 }
 
-// Makes the node of a live block, with its tail, cached. The caller puts it into a bin.
+// Makes the node of a live block cached. The caller adds it to a bin.
 inline void CachingPoolImpl::take_in(PoolNode& node, Tail tail, const Block& block) noexcept {
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner)) {

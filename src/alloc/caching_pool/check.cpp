@@ -1,4 +1,4 @@
-// What looks at a whole pool: counters, explanations, and the check that every block is where it should be.
+// Functions that read a whole pool: counters, explanations, and the check of the structure.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +17,7 @@ std::size_t CachingPoolImpl::cached_of(const Name* tag) const noexcept {
   return static_cast<std::size_t>(std::max<std::int64_t>(sum, 0));
 }
 
-// What is live and cached, by looking at every block.
+// Counts live and cached bytes by visiting every block.
 CachingPoolCounters CachingPoolImpl::count_all(const Name* tag) const noexcept {
   CachingPoolCounters result;
   nodes_.for_each([&](const PoolNode& node) {
@@ -68,7 +68,7 @@ void CachingPoolImpl::explain(OutOfMemory& report) const {
     });
     report.cached_bytes += cached;
     report.pending_bytes += pending;
-    // A layer above that counted already knows better what is live.
+    // A layer above that has counted live bytes already knows them better.
     if (report.live_count == 0) {
       report.live_bytes = live_bytes;
       report.live_count = live_count;
@@ -93,7 +93,7 @@ Result<void> CachingPoolImpl::check_locked() const {
   return verdict;
 }
 
-// Requires: no thread works on its cache.
+// Requires: no thread uses its cache.
 Result<void> CachingPoolImpl::check_stopped() const {
   const auto broken = [](const char* what, std::int64_t found, std::int64_t expected) {
     return Error(Code::kInvalidData, Layer::kAllocator, what, found, expected);
@@ -152,7 +152,7 @@ Result<void> CachingPoolImpl::check_stopped() const {
 void CachingPoolImpl::check_now_and_then() noexcept {
 #ifndef NDEBUG
   const Lock lock(mutex_);
-  // Every call at first, where tests look, then now and then.
+  // Checks every call at first, for tests, then only some calls.
   if (++slow_calls_ > 64 && slow_calls_ % 1024 != 0) return;
   if (const auto sound = check_locked(); !sound) {
     std::fprintf(stderr, "berth: a pool's structure is broken: %s\n", sound.error().message().c_str());

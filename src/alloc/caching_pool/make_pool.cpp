@@ -6,8 +6,8 @@
 namespace berth {
 namespace {
 
-// The caches that this thread used lately, by the pool's slot; each opens to its own pool only. Trivial, so that
-// reading it needs no guard, and never null.
+// The caches that this thread used recently, by the slot of the pool; each is open only to its own pool. Trivial, so
+// that reading it needs no initialisation guard, and never null.
 constexpr std::size_t kRecent = 4;
 constinit BiasedLock nobody;
 [[gnu::tls_model("initial-exec")]] constinit thread_local BiasedLock* recent[kRecent] = {&nobody, &nobody, &nobody,
@@ -19,7 +19,7 @@ void forget(const ThreadCache* cache) noexcept {
     if (each == cache) each = &nobody;
 }
 
-// All caches of this thread. Its destructor hands them back when the thread ends.
+// All caches of this thread. The destructor retires them when the thread ends.
 struct CachesOfThread {
   struct Entry {
     std::uint64_t id;
@@ -29,7 +29,7 @@ struct CachesOfThread {
   std::vector<Entry> entries;
 
   ~CachesOfThread() {
-    // From here on this thread goes the shared way: pools below those that are retired now are still used.
+    // From here on this thread uses the shared cache only: pools below those that are being retired are still used.
     thread_ends = true;
     for (Entry& entry : entries) {
       forget(entry.cache.get());
@@ -85,13 +85,13 @@ ThreadCache* CachingPoolImpl::own_cache() noexcept {
     (*vacant)->open(this);
     entries.push_back({id_, weak_from_this(), *vacant});
   } catch (...) {
-    return nullptr;  // without a cache of its own the thread uses the shared blocks
+    return nullptr;  // without a cache, the thread uses the shared blocks
   }
   return find_cache();
 }
 
-// The hot paths make no calls but in the last place, so that they save no registers. Every instruction here is paid by
-// each hit: what can be known earlier, or asked later, is not asked here.
+// The hot paths make no calls except in tail position, so they save no registers. Every hit pays for each instruction
+// here, so whatever can be computed earlier or checked later is not done here.
 
 Result<Block> CachingPoolImpl::allocate(const BlockSpec& spec) {
   PoolNode* node = nullptr;
@@ -99,7 +99,7 @@ Result<Block> CachingPoolImpl::allocate(const BlockSpec& spec) {
     ThreadCache& cache = static_cast<ThreadCache&>(*lock);
     CachedGroup& group = *cache.current;
     const std::size_t index = size_class(spec.bytes);
-    // Of zero bytes, and of more than are cached, there are no blocks.
+    // The bins of zero bytes and of sizes above the largest cached one are always empty.
     if (group.options == pack_options(spec) && group.asked_alignment == spec.alignment &&
         group.bins[index].head != nullptr) [[likely]] {
       node = group.bins[index].pop();
@@ -137,7 +137,7 @@ void CachingPoolImpl::release(const Block& block, Timepoint last_use) noexcept {
   }
   CachedGroup* home = cache.current;
   if (node->home != home) [[unlikely]] {
-    // What another thread allocated is this thread's from now on.
+    // A block that another thread allocated belongs to this thread from now on.
     if (node->home->cache != &cache) node->home = home_of(*node, cache.group(node->group));
     home = node->home;
   }
@@ -154,7 +154,7 @@ void CachingPoolImpl::release(const Block& block, Timepoint last_use) noexcept {
 }
 
 void CachingPoolImpl::refuse(const Block& block) noexcept {
-  if (block.key == 0 && block.bytes == 0) return;  // a block of no bytes
+  if (block.key == 0 && block.bytes == 0) return;  // a block of zero bytes
   refused_releases_.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -1,6 +1,6 @@
-// The parts of the caching pool. A node stands for one block of the layer below, whether live or cached, and is
-// named by Block::key. A group is one set of options and one tag; it has a bin for each size class. Each thread
-// that uses a pool has a cache with groups and bins of its own.
+// The parts of the caching pool. A node represents one block of the layer below, live or cached; Block::key identifies
+// it. A group is one combination of options and tag, and has one bin per size class. Each thread that uses a pool has a
+// cache with its own groups and bins.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +23,12 @@ namespace berth {
 struct CachedGroup;
 struct ThreadCache;
 
-// What a block has behind its bytes, in one word. From the lowest bit: label, flags, usage, key. A pool's key is the
-// index of the node, and above it how often the node came back, so that an old key is told from a new one.
+// The last eight bytes of a Block as one word. From the lowest bit: label, flags, usage, key. The key of a pool block
+// is the index of its node, and above it a count of its releases, which distinguishes an old key from the current one.
 using Tail = std::uint64_t;
 inline constexpr Tail kLabelBits = 0xffff;
 inline constexpr Tail kOnceMore = Tail{1} << 56;
-// A flag that no block has: the node stands for no live block.
+// A flag that no block has: the node represents no live block.
 inline constexpr Tail kNotLive = Tail{0x80} << 16;
 
 inline Tail tail_of(const Block& block) noexcept {
@@ -42,18 +42,18 @@ inline Tail tail_of(const Block& block) noexcept {
 enum class NodeState : std::uint8_t { kUnused, kInUse, kPending, kLeaving };
 
 struct alignas(64) PoolNode {
-  Block inner{};  // as the layer below gave it
+  Block inner{};  // as returned by the layer below
   PoolNode* next = nullptr;
-  // Live: the tail of the block as the user has it. Else the tail that the next user gets, but for its label, and
-  // kNotLive. Atomic, because a thread may look at a node that another thread returns.
+  // If live: the tail of the user's block. Otherwise: the tail of the next user's block, except for its label, plus
+  // kNotLive. Atomic, because a thread may read a node that another thread is releasing.
   std::atomic<Tail> tail{kNotLive};
   union {
-    CachedGroup* home = nullptr;  // in use: where the node was last. Mostly it goes back there.
+    CachedGroup* home = nullptr;  // in use: its last group, to which it usually returns
     std::uint64_t last_use;       // pending or leaving: Timepoint::bits
   };
   std::uint16_t group = 0;
   std::uint16_t size_class = 0;
-  NodeState state = NodeState::kUnused;  // changes under the pool's mutex
+  NodeState state = NodeState::kUnused;  // changed under the pool's mutex
 
   Tail load_tail() const noexcept { return tail.load(std::memory_order_relaxed); }
   bool is_live() const noexcept { return (load_tail() & kNotLive) == 0; }
@@ -94,19 +94,19 @@ struct Bin {
 
 inline constexpr std::int64_t kNotKnown = std::numeric_limits<std::int64_t>::min() / 2;
 
-// One thread's part of a group: the blocks that it keeps, and how many bytes it has live.
+// The part of a group that belongs to one thread: its cached blocks, and the number of its live bytes.
 //
-// On the hot paths a byte that stops being live starts being cached and the other way round, so only the live
-// bytes are counted there: cached = base - live, and "cached + n <= quota" is "live - n >= base - quota".
+// On the hot paths, bytes only change between live and cached, so only the live bytes are counted there: cached = base
+// - live, and "cached + n <= quota" is "live - n >= base - quota".
 struct CachedGroup {
   ThreadCache* cache = nullptr;
-  std::size_t asked_alignment = 0;     // of the last request, a legal one
+  std::size_t asked_alignment = 0;     // of the last valid request
   std::uint32_t options = 0xffffffff;  // as packed below; no request has these
-  Counter live_bytes;                  // of this thread alone; below zero where it releases what others allocated
-  std::int64_t height = 0;             // past this many live bytes the pool or the tag may be at a new peak
+  Counter live_bytes;                  // of this thread; negative if it releases blocks of other threads
+  std::int64_t height = 0;             // above this many live bytes, the pool or the tag may reach a new peak
   std::int64_t floor = 0;              // base - quota
   std::int64_t base = 0;
-  // How many live bytes of the tag the thread can have before a new peak of the tag; little while it is not known.
+  // The number of live bytes of the tag that the thread can have before a new peak of the tag; small while unknown.
   std::int64_t tag_ceiling = kNotKnown;
   std::size_t alignment = 0;
   std::array<Bin, kAllClasses> bins{};
@@ -119,33 +119,33 @@ struct CachedGroup {
     floor += bytes;
   }
   void add_quota(std::int64_t bytes) noexcept { floor -= bytes; }
-  // Live bytes that do not come from the cached ones.
+  // Changes the live bytes without changing the cached bytes.
   void add_live(std::int64_t bytes) noexcept {
     live_bytes.add(bytes);
     add_cached(bytes);
   }
 };
 
-// Where there is none, so that the hot paths need not ask for null. The group keeps nothing: it has no quota.
+// Stands in for a missing group, so that the hot paths need no null check. It caches nothing, because it has no quota.
 inline constinit CachedGroup no_group;
 inline constinit PoolNode no_node;
 
-// Requests below it share their blocks with it.
+// Requests with a smaller alignment share their blocks with it.
 inline constexpr std::size_t kLeastAlignment = 64;
 
-// What one thread keeps. The thread works on it in the lock, or under the pool's mutex; others under the pool's mutex
-// and with the lock closed.
+// The cache of one thread. The thread uses it while it holds the lock or the pool's mutex; other threads use it with
+// the pool's mutex held and the lock closed.
 struct ThreadCache : BiasedLock {
-  // What the thread was given last. It is often what comes back first, and looking here spares the processor the wait
-  // from the block's bytes through the table to the node. Touched by the thread alone. The node may have come to stand
-  // for another block since: only its tail tells.
+  // The node that the thread allocated last. It is often the first to be released, and finding it here avoids the
+  // dependent loads from the block through the table to the node. Accessed only by the thread. The node may represent
+  // another block by now; its tail tells.
   PoolNode* latest = &no_node;
-  // The group of the last request. Only this one is allocated from on the hot path, so only its height must be right,
-  // and one number counts for pool and tag: what other groups have live can only shrink meanwhile.
+  // The group of the last request. The hot path allocates only from this one, so only its peak limit must be exact, and
+  // one number serves for pool and tag: the live bytes of other groups can only shrink meanwhile.
   CachedGroup* current = &no_group;
   std::uint64_t hits = 0;
-  std::int64_t ceiling = kNotKnown;  // how many live bytes the thread can have before a new peak of the pool
-  bool is_vacant = false;            // its thread is gone, and the next one may have it
+  std::int64_t ceiling = kNotKnown;  // live bytes that the thread can have before a new peak of the pool
+  bool is_vacant = false;            // its thread has ended; a new thread may take it over
   std::vector<std::unique_ptr<CachedGroup>> groups;  // by group number; null until used
 
   CachedGroup* group(std::size_t number) const noexcept {
@@ -172,13 +172,13 @@ struct ThreadCache : BiasedLock {
     return sum;
   }
 
-  // O(groups of the thread), and so is the next.
+  // O(groups of the thread); so is the next function.
   void make_current(CachedGroup& group) noexcept {
     current = &group;
     group.height =
         group.live_bytes.get() + std::min(ceiling - live_bytes(), group.tag_ceiling - live_bytes(group.tag()));
   }
-  // Makes the group that serves such requests the current one. False when it is already, or there is none.
+  // Makes the group for such requests the current one. False if it already is, or if there is none.
   bool turn_to(std::uint32_t options, std::size_t alignment) noexcept {
     if (!std::has_single_bit(alignment)) return false;
     for (const auto& each : groups) {
@@ -201,24 +201,25 @@ struct SharedGroup {
   std::array<Bin, kSizeClasses> idle{}, pending{};
 };
 
-// Usage, host access and tag in one word, in the order in which the request has them: one load.
+// Usage, host access and tag in one word, in the order of BlockSpec, so that it is one load.
 constexpr std::uint32_t pack_options(const BlockSpec& spec) noexcept {
   return static_cast<std::uint32_t>(spec.tag.id()) << 16 | static_cast<std::uint32_t>(spec.host) << 8 |
          static_cast<std::uint32_t>(spec.usage);
 }
 
-// A thread that lacks quota shares half of its blocks of a class when it has so many of them, and else asks for more.
+// A thread that lacks quota shares half of its blocks of a class if it has at least this many, and otherwise requests
+// more quota.
 constexpr std::int64_t many_of(std::size_t index) noexcept {
   constexpr std::size_t kSmall = size_class(std::size_t{64} << 10), kMiddle = size_class(std::size_t{1} << 20);
   return index <= kSmall ? 64 : index <= kMiddle ? 16 : 8;
 }
 
-// How many blocks a thread takes from the shared ones at once.
+// The number of blocks that a thread takes from the shared cache at once.
 constexpr std::uint32_t batch_of(std::size_t index) noexcept {
   return class_bytes(index) <= (std::size_t{64} << 10) ? 16 : 1;
 }
 
-// All nodes of a pool. Chunks are never freed before the pool, so a key can be looked up without a lock.
+// All nodes of a pool. Chunks live as long as the pool, so a key can be looked up without a lock.
 class NodeTable {
  public:
   static constexpr std::uint32_t kIndexBits = 24;
@@ -242,7 +243,7 @@ class NodeTable {
     return static_cast<std::uint32_t>(node.load_tail() >> 32) & ((1u << kIndexBits) - 1);
   }
 
-  // The calls below are made under the pool's mutex. take() gives null when there are 2^24 nodes, and throws
+  // The functions below require the pool's mutex. take() returns null if there are 2^24 nodes, and throws
   // std::bad_alloc.
   PoolNode* take() {
     if (PoolNode* node = free_) {

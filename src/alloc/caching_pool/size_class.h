@@ -1,4 +1,4 @@
-// Size classes: multiples of 64 up to 512 bytes, then eight to each power of two. A class is less than 12.5 %
+// Size classes: multiples of 64 up to 512 bytes, then eight per power of two. The size of a class is less than 12.5 %
 // larger than the sizes in it (below 512 bytes: less than 64 bytes larger).
 #pragma once
 
@@ -10,12 +10,12 @@ namespace berth {
 
 inline constexpr unsigned kLargestClassBits = 38;
 inline constexpr unsigned kSizeClasses = 8 + (kLargestClassBits - 9) * 8;
-// With those that no block is of. Zero bytes count as 2^64.
+// Includes classes that no block has. Zero bytes count as 2^64.
 inline constexpr unsigned kAllClasses = 8 + (64 - 9) * 8;
 
-// Which class, for any number of bytes; past 2^61 bytes any that no block is of. Without a branch, and in few
-// instructions: it is on the pool's hot path. With `top` the highest bit of the last byte's offset, but at least 9, a
-// class is 2^(top - 3) bytes wide, and the eight classes of each width follow those of the width before.
+// The class of any number of bytes; above 2^61 bytes, one that no block has. Branch-free and short, because it is on
+// the hot path of the pool. If `top` is the highest bit of the last byte's offset, but at least 9, a class is 2^(top -
+// 3) bytes wide, and the eight classes of each width follow those of the previous width.
 constexpr unsigned size_class(std::size_t bytes) noexcept {
   const auto top = static_cast<unsigned>(std::countl_zero((bytes - 1) | 1023)) ^ 63u;
   return static_cast<unsigned>((bytes * 8 - 8) >> top) + 8 * top - 72;

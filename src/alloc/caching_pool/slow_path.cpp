@@ -11,7 +11,7 @@
 namespace berth {
 namespace {
 
-// Quota is granted in steps, of many blocks or of this many bytes, so that a thread asks for it rarely.
+// Quota is granted in steps of many blocks or this many bytes, so that threads request it rarely.
 constexpr std::int64_t kQuotaStep = std::int64_t{4} << 20;
 
 Error too_many_blocks() {
@@ -22,12 +22,13 @@ Error too_many_blocks() {
 }  // namespace
 
 CachingPoolImpl::~CachingPoolImpl() {
-  // Nobody else can be here: threads that end hold a reference while they retire.
+  // No other thread can be here: a thread that ends holds a reference while it retires.
   give_up(0, nullptr);
-  // Threads may remember their caches for longer, and another pool may come to stand at this address.
+  // Threads may keep pointers to their caches for longer, and a new pool may have the same address.
   for (const auto& cache : caches_) cache->close();
 }
 
+// A linear search: a program has few combinations of options and tag, and only the slow path comes here.
 std::uint16_t CachingPoolImpl::group_number(const BlockSpec& spec) {
   const std::uint32_t options = pack_options(spec);
   const std::size_t alignment = std::max(spec.alignment, kLeastAlignment);
@@ -43,6 +44,8 @@ std::uint16_t CachingPoolImpl::group_number(const BlockSpec& spec) {
   return static_cast<std::uint16_t>(groups_.size() - 1);
 }
 
+// The group of this thread, created on first use. Null without a cache or without memory; the caller then uses the
+// shared group, which is slower but always exists.
 CachedGroup* CachingPoolImpl::own_group(ThreadCache* cache, std::uint16_t number) noexcept {
   if (cache == nullptr) return nullptr;
   if (cache->group(number) == nullptr) try {
@@ -58,7 +61,7 @@ CachedGroup* CachingPoolImpl::own_group(ThreadCache* cache, std::uint16_t number
   return cache->group(number);
 }
 
-// Adds to, or with a negative number takes from, what is live.
+// Changes the number of live bytes by `bytes`, which may be negative.
 void CachingPoolImpl::count(CachedGroup* group, std::uint16_t number, std::int64_t bytes) noexcept {
   if (group != nullptr)
     group->add_live(bytes);
@@ -67,6 +70,8 @@ void CachingPoolImpl::count(CachedGroup* group, std::uint16_t number, std::int64
   if (bytes > 0) raise_peaks(group, number);
 }
 
+// Live bytes are counted per thread, without synchronisation, so a sum must visit every cache. A counter may be
+// negative on its own: blocks can be released by another thread than the one that allocated them.
 std::int64_t CachingPoolImpl::live_of(const Name* tag) const noexcept {
   std::int64_t sum = 0;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
@@ -78,7 +83,7 @@ std::int64_t CachingPoolImpl::live_of(const Name* tag) const noexcept {
   return sum;
 }
 
-// Notes a new peak, and how far this thread can go before there can be another one.
+// Records a new peak, and computes how many live bytes this thread can have before the next possible one.
 void CachingPoolImpl::raise_peaks(CachedGroup* group, std::uint16_t number) noexcept {
   const std::int64_t live = live_of(nullptr);
   peak_ = std::max(peak_, live);
@@ -89,6 +94,8 @@ void CachingPoolImpl::raise_peaks(CachedGroup* group, std::uint16_t number) noex
   if (group == nullptr) return;
   ThreadCache& cache = *group->cache;
   cache.ceiling = cache.live_bytes() + peak_ - live;
+  // Until this thread alone adds the difference to the peak, there is no new peak for it to record, so the hot path
+  // only compares with the ceiling.
   const std::int64_t tag_ceiling = cache.live_bytes(tag.id()) + tag_peak - of_tag;
   cache.for_each_group([&](CachedGroup& each, auto) {
     if (each.tag() == tag.id()) each.tag_ceiling = tag_ceiling;
@@ -96,10 +103,12 @@ void CachingPoolImpl::raise_peaks(CachedGroup* group, std::uint16_t number) noex
   cache.make_current(*group);
 }
 
-// A block of this class that anybody, or the given line, may use now.
+// A block of this class that any timeline, or the given one, may use now.
 PoolNode* CachingPoolImpl::take_shared(CachedGroup* group, std::uint16_t number, std::size_t index,
                                        TimelineId timeline) noexcept {
   SharedGroup& shared = *groups_[number];
+  // Pending blocks come first. They are the ones that a request on the same timeline can use at once, and that would
+  // otherwise stay unused until their last use is reached.
   Bin& pending = shared.pending[index];
   for (PoolNode** at = &pending.head; *at != nullptr; at = &(*at)->next) {
     PoolNode* node = *at;
@@ -114,7 +123,7 @@ PoolNode* CachingPoolImpl::take_shared(CachedGroup* group, std::uint16_t number,
   if (idle.head == nullptr) return nullptr;
   PoolNode* const node = idle.pop();
   shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
-  // Take a few more along, with the right to keep them.
+  // Move a few more blocks to the thread, together with their quota, so that the next requests hit.
   const std::uint32_t batch = group != nullptr && index < own_classes_ ? batch_of(index) : 1;
   for (std::uint32_t i = 1; i < batch && idle.head != nullptr; ++i) {
     PoolNode* const next = idle.pop();
@@ -133,10 +142,11 @@ Result<Block> CachingPoolImpl::allocate_slowly(const BlockSpec& asked, PoolNode*
   if (taken != nullptr) return finish_slowly(*taken, asked);
   BERTH_TRY(check_alignment(asked.alignment, Layer::kAllocator));
   if (asked.bytes == 0) return Block{.label = asked.label, .usage = asked.usage};
-  // Perhaps only the group, or the cache, was not at hand.
+  // The thread's group or cache may only have been closed or missing; look in its own bin again.
   if (ThreadCache* const cache = find_cache(); cache != nullptr && cache->turn_to(pack_options(asked), asked.alignment))
     return allocate(asked);
   check_now_and_then();
+  // Large blocks bypass the cache in their exact size: rounding them up would waste most.
   if (asked.bytes > largest_) return allocate_below(asked, asked.bytes, kUncached);
   const std::size_t index = size_class(asked.bytes);
   PoolNode* node = nullptr;
@@ -148,7 +158,7 @@ Result<Block> CachingPoolImpl::allocate_slowly(const BlockSpec& asked, PoolNode*
     CachedGroup* const group = own_group(cache, number);
     if (group != nullptr) group->asked_alignment = asked.alignment;
     if (group != nullptr && group->bins[index].head != nullptr) {
-      // The lock was closed, or the group is new to the thread's table.
+      // The lock was closed by another thread, or the group is new to the table of this thread.
       node = group->bins[index].pop();
       group->add_cached(-static_cast<std::int64_t>(node->inner.bytes));
     } else {
@@ -164,7 +174,7 @@ Result<Block> CachingPoolImpl::allocate_slowly(const BlockSpec& asked, PoolNode*
     return out_of_memory(OutOfMemory::Cause::kCapacity, *this, asked);
   }
   if (node == nullptr) {
-    // A device with a limit gives its largest block for the sizes that a class would round past it.
+    // Rounding up to a class may exceed the largest block of the device; request the largest block then.
     const std::size_t most = inner()->device().limits().max_block_bytes;
     const std::size_t rounded = class_bytes(index);
     return allocate_below(asked, most > 0 && asked.bytes <= most ? std::min(rounded, most) : rounded,
@@ -178,7 +188,7 @@ Result<Block> CachingPoolImpl::allocate_slowly(const BlockSpec& asked, PoolNode*
   return block;
 }
 
-// What is left of a hit that came to a new height, or must be zeroed.
+// The rest of a hit that reached a new peak or must be zeroed.
 Result<Block> CachingPoolImpl::finish_slowly(PoolNode& node, const BlockSpec& spec) {
   auto block = live_block(node, spec.bytes, node.load_tail());
   if (node.home->live_bytes.get() > node.home->height) {
@@ -193,6 +203,8 @@ Result<Block> CachingPoolImpl::finish_slowly(PoolNode& node, const BlockSpec& sp
   return block;
 }
 
+// Counts `bytes` as held before the layer below is called, so that two threads cannot exceed the budget together. If
+// they do not fit, the cache is released first, because it costs nothing but time; the user's callback is called last.
 Result<void> CachingPoolImpl::reserve(const BlockSpec& spec, std::size_t bytes) {
   const auto fits = [&] {
     const std::size_t held = held_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -215,15 +227,16 @@ Result<Block> CachingPoolImpl::allocate_below(const BlockSpec& asked, std::size_
   BlockSpec wanted = asked;
   wanted.bytes = bytes;
   wanted.alignment = std::max(asked.alignment, kLeastAlignment);
-  // A cached block serves other lines later, so it may not be tied to the line that asks for it first.
+  // A cached block is reused by other timelines later, so it must not be tied to the timeline that requests it first.
   if (size_class != kUncached) wanted.on = TimelineId::kNone;
   auto given = inner()->allocate(wanted);
   if (!given && given.error().code() == Code::kOutOfMemory && give_up(0, nullptr) > 0)
-    if (auto again = inner()->allocate(wanted)) given = std::move(again);  // else the first error is the one to tell
+    if (auto again = inner()->allocate(wanted)) given = std::move(again);  // otherwise report the first error
   if (!given) {
     held_.fetch_sub(bytes, std::memory_order_relaxed);
     return given;
   }
+  // The layer below may have returned more than was requested.
   held_.fetch_add(given->bytes - bytes, std::memory_order_relaxed);
   misses_.fetch_add(1, std::memory_order_relaxed);
   const auto undo = [&](Error error) {
@@ -244,6 +257,8 @@ Result<Block> CachingPoolImpl::allocate_below(const BlockSpec& asked, std::size_
     node->inner = *given;
     node->size_class = size_class;
     node->state = NodeState::kInUse;
+    // The release count in the upper half of the tail must survive the reuse of a node: it is what makes an old key
+    // invalid.
     const Tail flags_and_usage = tail_of(*given) & 0xffff'0000;
     node->tail.store((node->load_tail() >> 32 << 32) | flags_and_usage | kNotLive, std::memory_order_relaxed);
     CachedGroup* const group = own_group(own_cache(), node->group);
@@ -264,7 +279,7 @@ Result<void> CachingPoolImpl::zero(const PoolNode& node, const BlockSpec& spec) 
   return zero_block(inner()->device(), node.inner, spec.bytes);
 }
 
-// Moves half of a thread's blocks of one class to where all threads find them, if there are at least so many.
+// Moves half of a thread's blocks of one class to the shared cache, if there are at least this many.
 void CachingPoolImpl::share_half(CachedGroup& group, std::uint16_t number, std::size_t index,
                                  std::int64_t at_least) noexcept {
   std::int64_t count = 0;
@@ -281,6 +296,8 @@ void CachingPoolImpl::share_half(CachedGroup& group, std::uint16_t number, std::
   }
 }
 
+// Collects nodes to be returned to the layer below. They are returned after the mutex is released (give_back), because
+// the layer below may be a driver, or another pool.
 void CachingPoolImpl::leave(PoolNode* node, PoolNode*& leaving) const noexcept {
   if (node->state != NodeState::kPending) node->last_use = 0;
   node->state = NodeState::kLeaving;
@@ -288,7 +305,7 @@ void CachingPoolImpl::leave(PoolNode* node, PoolNode*& leaving) const noexcept {
   leaving = node;
 }
 
-// Takes at least `wanted` bytes of shared cached blocks out, the largest first. Returns how many.
+// Removes at least `wanted` bytes of blocks from the shared cache, largest first. Returns the bytes removed.
 std::size_t CachingPoolImpl::take_from_shared(std::size_t wanted, const Name* tag, PoolNode*& leaving) noexcept {
   std::size_t taken = 0;
   for (unsigned index = kSizeClasses; index-- > 0 && taken < wanted;)
@@ -305,7 +322,7 @@ std::size_t CachingPoolImpl::take_from_shared(std::size_t wanted, const Name* ta
   return taken;
 }
 
-// The same for a thread's own blocks. Requires: this thread's cache, or its lock closed.
+// The same for the blocks of a thread. Requires: the cache of this thread, or a closed lock.
 std::size_t CachingPoolImpl::take_from_cache(ThreadCache& cache, std::size_t wanted, const Name* tag,
                                              PoolNode*& leaving) noexcept {
   std::size_t taken = 0;
@@ -326,7 +343,7 @@ std::size_t CachingPoolImpl::take_from_cache(ThreadCache& cache, std::size_t wan
   return taken;
 }
 
-// Whether `bytes` more may be cached, after pushing other blocks out if need be.
+// True if `bytes` more may be cached, after releasing other blocks if necessary.
 bool CachingPoolImpl::make_room(std::size_t bytes, PoolNode*& leaving) noexcept {
   if (bytes > options_.max_cached_bytes) return false;
   const auto room = [&]() BERTH_REQUIRES(mutex_) {
@@ -335,7 +352,7 @@ bool CachingPoolImpl::make_room(std::size_t bytes, PoolNode*& leaving) noexcept 
   const auto wanted = static_cast<std::int64_t>(bytes);
   if (room() < wanted) take_from_shared(static_cast<std::size_t>(wanted - room()), nullptr, leaving);
   if (room() < wanted) {
-    // What threads keep, and what they may keep and do not, is taken from all of them: some may be idle.
+    // Cached blocks and unused quota are taken from all threads, because some of them may be idle.
     with_all_caches([&](ThreadCache& each) BERTH_REQUIRES(mutex_) { share_all(each); });
     if (room() < wanted) take_from_shared(static_cast<std::size_t>(wanted - room()), nullptr, leaving);
   }
@@ -355,6 +372,8 @@ void CachingPoolImpl::release_slowly(const Block& block, Timepoint last_use) noe
     count(group, node.group, -bytes);
     take_in(node, node.load_tail(), block);
     const std::size_t index = node.size_class;
+    // A block that is still in use goes to the shared cache, where every release and request can check it; the bins of
+    // a thread hold only idle blocks, so that a hit needs no check.
     const bool idle = is_reached(last_use);
     if (!idle) {
       node.state = NodeState::kPending;
@@ -377,16 +396,18 @@ void CachingPoolImpl::release_slowly(const Block& block, Timepoint last_use) noe
   give_back(leaving);
 }
 
-// Whether the thread may keep one more block, after sharing some of its class or taking more quota.
+// True if the thread may cache one more block, after sharing some of the same class or obtaining more quota.
 bool CachingPoolImpl::keep(CachedGroup& group, const PoolNode& node) noexcept {
   const std::size_t index = node.size_class;
   if (index >= own_classes_ || 2 * node.inner.bytes > options_.max_cached_bytes) return false;
   const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
   const std::int64_t lacking = group.cached_bytes() + bytes - group.quota();
   if (lacking > 0) {
-    // One thread keeps at most half of what the pool may.
+    // One thread may cache at most half of the pool's limit.
     const auto half = static_cast<std::int64_t>(options_.max_cached_bytes / 2);
     const bool may_grow = group.cache->quota() + lacking <= half;
+    // A thread that releases more than it allocates (the consumer of a pipeline) would collect all blocks; sharing half
+    // of them lets the producer find them again.
     share_half(group, node.group, index, may_grow ? many_of(index) : 2);
     const std::int64_t room = static_cast<std::int64_t>(options_.max_cached_bytes) - quotas_ - shared_cached_;
     const std::int64_t wanted = std::max(lacking, std::min(many_of(index) * bytes, kQuotaStep));
@@ -399,6 +420,7 @@ bool CachingPoolImpl::keep(CachedGroup& group, const PoolNode& node) noexcept {
   return group.cached_bytes() + bytes <= group.quota();
 }
 
+// The mutex is taken per node and only to recycle the node, never around the call of the layer below.
 std::size_t CachingPoolImpl::give_back(PoolNode* list) noexcept {
   std::size_t bytes = 0;
   while (list != nullptr) {
@@ -421,6 +443,7 @@ std::size_t CachingPoolImpl::give_up(std::size_t keep_bytes, const Name* tag) no
     const std::size_t cached = cached_of(tag);
     if (cached > keep_bytes) {
       std::size_t wanted = cached - keep_bytes;
+      // Shared blocks first: taking from threads stops them with a process-wide barrier.
       wanted -= std::min(wanted, take_from_shared(wanted, tag, leaving));
       if (wanted > 0)
         with_all_caches([&](ThreadCache& cache) BERTH_REQUIRES(mutex_) {
@@ -440,7 +463,7 @@ std::size_t CachingPoolImpl::trim_tag(Name tag) noexcept {
   return give_up(0, &tag);
 }
 
-// Moves all that a thread keeps, and its quota, to where all threads find it.
+// Moves all cached blocks and the quota of a thread to the shared cache.
 void CachingPoolImpl::share_all(ThreadCache& cache) noexcept {
   cache.for_each_group([&](CachedGroup& group, std::uint16_t number) {
     mutex_.assert_held();
@@ -452,7 +475,8 @@ void CachingPoolImpl::share_all(ThreadCache& cache) noexcept {
   });
 }
 
-// The cache stays with the pool, for the next new thread: it counts what is live, and nodes know it as their home.
+// The cache object stays with the pool for the next new thread: it counts live bytes, and nodes refer to it as their
+// home.
 void CachingPoolImpl::retire(ThreadCache& cache) noexcept {
   const Lock lock(mutex_);
   share_all(cache);

@@ -1,11 +1,11 @@
-// Where the program that runs this code lies. Any thread may call.
+// The path of the running program. Any thread may call.
 #pragma once
 
 #include <filesystem>
 
 namespace berth {
 
-// The program's file, without links in its path; empty where the system does not say.
+// The program's file, without links in its path; empty if the system does not provide it.
 std::filesystem::path program_path();
 
 }  // namespace berth

@@ -10,25 +10,25 @@ namespace berth {
 // The bytes of one page.
 std::size_t page_bytes() noexcept;
 
-// Asks for huge pages: advice, and nothing where the system chooses them itself.
+// Requests huge pages. This is advice; it does nothing on systems that choose huge pages themselves.
 void want_huge_pages(void* address, std::size_t bytes) noexcept;
 
-// Faults pages in with one call, for writing too or only for reading. False where the system has no such call: then
-// touch them. Requires: whole pages.
+// Faults pages in with one call, for reading or also for writing. False if the system has no such call; the caller must
+// then touch the pages. Requires: whole pages.
 bool populate_pages(void* address, std::size_t bytes, bool for_writing = true) noexcept;
 
-// Keeps pages that are in memory from being paged out, until munlock. False with errno, past the lock limit for one.
-// Requires: whole pages.
+// Locks resident pages in memory until munlock. False with errno, for example above the lock limit. Requires: whole
+// pages.
 bool lock_pages(void* address, std::size_t bytes) noexcept;
 
-// Takes access and memory from a range and keeps the addresses; with access again it holds zeroes. False with errno.
-// Requires: whole pages of an anonymous mapping.
+// Removes access and memory from a range and keeps the addresses. With access restored, the range reads as zeroes.
+// False with errno. Requires: whole pages of an anonymous mapping.
 bool discard_pages(void* address, std::size_t bytes) noexcept;
 
-// A file in `folder` that has no name and goes with its descriptor, or -1 where the system has none.
+// An unnamed file in `folder` that is deleted with its descriptor, or -1 if the system has none.
 int open_unnamed(const char* folder) noexcept;
 
-// A descriptor whose reads go past the page cache, or -1 where the file system has none. The caller closes it.
+// A descriptor whose reads bypass the page cache, or -1 if the file system does not support it. The caller closes it.
 int open_past_cache(const char* path) noexcept;
 
 // Gives the bytes of a file back to the file system, where it can take them; they then read as zero. Elsewhere nothing

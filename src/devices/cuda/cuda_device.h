@@ -26,7 +26,7 @@ class CudaQueue;
 
 class CudaDevice final : public Device {
  public:
-  // DeviceUnavailable without a driver or for an ordinal that is not there; the driver's error otherwise.
+  // kDeviceUnavailable without a driver or for an ordinal that is not there; the driver's error otherwise.
   static Result<berth::DevicePtr> open(int ordinal);
 
   ~CudaDevice() override;

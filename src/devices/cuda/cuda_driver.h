@@ -18,7 +18,7 @@ struct Driver {
   std::string path;  // the library it came from
 
   // The driver at BERTH_CUDA_LIBRARY, else libcuda.so.1, opened and initialised.
-  // DeviceUnavailable, in the words of the loader or the driver, and what to do.
+  // kDeviceUnavailable, in the words of the loader or the driver, and what to do.
   static Result<const Driver*> open();
   static Result<const Driver*> open(const std::string& path);
 

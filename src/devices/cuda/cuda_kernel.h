@@ -23,7 +23,7 @@ class CudaKernelBody final : public KernelBody {
 
   // Checks the arguments against what the kernel declares, then launches. Windows fill the first parameters; the
   // constants fill the rest, laid out as a C struct of those parameters would be.
-  // InvalidArgument with the numbers; the driver's error.
+  // kInvalidArgument with the numbers; the driver's error.
   Result<void> launch(Stream stream, std::span<const KernelArgument> arguments, const Grid& grid,
                       std::span<const std::byte> constants) const;
 

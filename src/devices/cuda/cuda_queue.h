@@ -89,7 +89,7 @@ class CudaQueue final : public Queue {
 
   // Before every operation: what comes next may use memory of this device and of `other`.
   Result<void> prepare(const CudaDevice* other = nullptr);
-  // Unsupported for memory of another GPU, where the driver can only copy.
+  // kUnsupported for memory of another GPU, where the driver can only copy.
   Result<void> check_here(const Window& window) const;
   Result<void> prepare(const Window& a, const Window& b);
   Error fail(Status status, const char* call) const { return cuda_.driver().error(status, call, Layer::kQueue); }

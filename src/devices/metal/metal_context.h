@@ -98,7 +98,7 @@ class StagingPool {
 
   explicit StagingPool(MetalDevice& device) : device_(device) {}
 
-  // A piece of at least `bytes`. OutOfMemory.
+  // A piece of at least `bytes`. kOutOfMemory.
   Result<StagingPiece> take(std::size_t bytes = kPieceBytes);
   // Takes back a piece that no work uses any more. Those of the common size are kept, up to a few.
   void give(const StagingPiece& piece) noexcept;

@@ -31,7 +31,7 @@ struct ByteKernels {
 
 class MetalDevice final : public Device {
  public:
-  // DeviceUnavailable where Metal has no GPU of this ordinal; Metal's error otherwise.
+  // kDeviceUnavailable where Metal has no GPU of this ordinal; Metal's error otherwise.
   static Result<DevicePtr> open_ordinal(std::size_t ordinal);
 
   ~MetalDevice() override;

@@ -18,13 +18,13 @@ Result<Owned<MTL::ComputePipelineState>> make_pipeline(MTL::Device& device, MTL:
 
 class MetalKernelBody final : public KernelBody {
  public:
-  // InvalidArgument with the compiler's words; NotFound if the library has no such function.
+  // kInvalidArgument with the compiler's words; kNotFound if the library has no such function.
   static Result<Kernel> load(std::shared_ptr<MetalDevice> device, const KernelSource& source);
 
   const MetalDevice& device() const noexcept { return *device_; }
   const MTL::ComputePipelineState& pipeline() const noexcept { return *pipeline_; }
 
-  // InvalidArgument for more than 31 buffers, constants past 4096 bytes or a group larger than the pipeline's.
+  // kInvalidArgument for more than 31 buffers, constants past 4096 bytes or a group larger than the pipeline's.
   Result<void> check(std::span<const KernelArgument> arguments, const Grid& grid,
                      std::span<const std::byte> constants) const;
   // Requires: check() was passed, and the encoder has the pipeline.

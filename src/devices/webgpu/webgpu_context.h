@@ -36,7 +36,7 @@ using Submission = std::uint64_t;
 
 class Context {
  public:
-  // DeviceUnavailable if there is no such adapter, with what to install; else the driver's error.
+  // kDeviceUnavailable if there is no such adapter, with what to install; else the driver's error.
   static Result<std::unique_ptr<Context>> open(const Library& library, const AdapterChoice& choice);
   ~Context();
   Context(const Context&) = delete;
@@ -73,7 +73,7 @@ class Context {
   // process.
   Result<Submission> finish_and_submit(wgpu::CommandEncoder encoder);
 
-  // Blocks, without spinning, until `submission` is done. DeviceLost if the device went away.
+  // Blocks, without spinning, until `submission` is done. kDeviceLost if the device went away.
   Result<void> wait(Submission submission);
   // Never blocks.
   bool is_done(Submission submission) noexcept;

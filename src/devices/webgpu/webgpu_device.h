@@ -10,7 +10,7 @@
 
 namespace berth::webgpu {
 
-// "WEBGPU" or "WEBGPU:1" by the adapter's number. DeviceUnavailable, with what to install.
+// "WEBGPU" or "WEBGPU:1" by the adapter's number. kDeviceUnavailable, with what to install.
 Result<DevicePtr> open(const std::string& ordinal);
 
 // The same over a given library: for tests that stand between Berth and the driver.

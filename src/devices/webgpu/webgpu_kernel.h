@@ -22,7 +22,7 @@ class WgslKernel final : public KernelBody {
     std::uint64_t id = 0;
   };
 
-  // InvalidArgument for bindings Berth cannot make; Driver, with the compiler's words, for code that does not
+  // kInvalidArgument for bindings Berth cannot make; Driver, with the compiler's words, for code that does not
   // compile.
   static Result<std::shared_ptr<const WgslKernel>> compile(std::shared_ptr<Context> context, std::string_view code,
                                                            std::string_view entry);

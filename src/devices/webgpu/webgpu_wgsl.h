@@ -21,7 +21,7 @@ struct WgslBinding {
 };
 
 // The bindings of group 0 by number: storage buffers 0 to n-1 (the windows of a launch, in order), then perhaps
-// one uniform at n (its constants). InvalidArgument, naming the line, for anything else.
+// one uniform at n (its constants). kInvalidArgument, naming the line, for anything else.
 Result<std::vector<WgslBinding>> wgsl_bindings(std::string_view code);
 
 // The same code with every storage buffer declared read_write: WebGPU refuses one buffer bound both read-only

@@ -1,5 +1,5 @@
-// The CSV form of a planning problem. Quoted fields ("a ""b""") are understood, a byte order mark and carriage
-// returns are skipped, blank lines are ignored.
+// Planning problems as CSV. Quoted fields ("a ""b""") are supported, a byte order mark and carriage returns are
+// skipped, and blank lines are ignored.
 #include <fmt/format.h>
 
 #include <array>
@@ -33,7 +33,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// A piece of the file for an error message: short, and nothing that a terminal would obey.
+// A piece of the file for an error message: short, and without control characters.
 std::string shown(std::string_view text) {
   if (text.empty()) return "nothing";
   std::string out = "\"";
@@ -89,7 +89,7 @@ class Reader {
 
   bool row_is_blank() const { return fields_.size() == 1 && fields_[0].text.empty(); }
 
-  // Cuts one line into fields_. A quoted field may hold commas, but not a line break.
+  // Splits one line into fields_. A quoted field may contain commas, but no line break.
   Result<void> next_row() {
     ++line_;
     fields_.clear();

@@ -1,4 +1,4 @@
-// The JSON form of a plan.
+// Plans as JSON.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -133,7 +133,7 @@ Result<MemoryPlan> plan_from_json(std::string_view json, const PlanProblem& prob
   plan.seconds = seconds->get<double>();
   BERTH_TRY(read_blocks(document, plan));
   BERTH_TRY(read_slots(document, plan));
-  // Whoever wrote the file, the offsets in it will be used to write memory: trust nothing.
+  // The offsets in the file will be used to write memory, so nothing in it is trusted.
   if (const Violation found = validate(problem, plan))
     return Error::with_text(Code::kInvalidData, Layer::kFormat,
                             "the plan does not hold: " + describe(found, problem, plan));

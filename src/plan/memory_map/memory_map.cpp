@@ -14,8 +14,8 @@ namespace {
 
 using Buffer = fmt::memory_buffer;
 
-// A JSON string that is also safe inside a script element: "<" never appears, so no tag can start or end there.
-// Bytes that are not UTF-8 become U+FFFD.
+// A JSON string that is safe inside a script element: it never contains "<", so no tag can start or end there. Bytes
+// that are not UTF-8 become U+FFFD.
 void append_string(Buffer& out, std::string_view text) {
   out.push_back('"');
   for (std::size_t i = 0; i < text.size();) {
@@ -58,7 +58,7 @@ std::vector<MapBlock> blocks_of(const MapPanel& panel) {
   std::vector<MapBlock> blocks = panel.blocks;
   for (const MapRectangle& rectangle : panel.rectangles) {
     if (rectangle.block >= blocks.size()) blocks.resize(rectangle.block + std::size_t{1});
-    // A rectangle never sticks out of its block, so that two blocks never seem to overlap.
+    // A rectangle is clipped to its block, so that two blocks never appear to overlap.
     blocks[rectangle.block].bytes = std::max(blocks[rectangle.block].bytes, rectangle.offset + rectangle.bytes);
   }
   for (std::size_t i = 0; i < blocks.size(); ++i)
@@ -106,7 +106,7 @@ void append_panel(Buffer& out, const MapPanel& panel) {
   append_column(out, "last", panel.rectangles, [](const MapRectangle& r) { return r.last; });
   append_column(out, "offset", panel.rectangles, [&](const MapRectangle& r) { return bases[r.block] + r.offset; });
   append_column(out, "bytes", panel.rectangles, [](const MapRectangle& r) { return r.bytes; });
-  // What is the same for all is left out: most plans have one block and one rectangle a node.
+  // Fields that are equal for all rectangles are left out: most plans have one block and one rectangle per node.
   bool own_node = true;
   for (std::size_t i = 0; i < panel.rectangles.size(); ++i) own_node = own_node && panel.rectangles[i].node == i;
   if (!own_node) append_column(out, "node", panel.rectangles, [](const MapRectangle& r) { return r.node; });
@@ -164,7 +164,7 @@ MapPanel map_panel(const PlanProblem& problem, const MemoryPlan& plan, std::span
     }
     panel.names.push_back(!life.label.empty() ? life.label : node < names.size() ? names[node] : std::string());
     std::uint32_t root = node;
-    // Chains are as long as a graph has reshapes in a row: short.
+    // Chains are short: as long as a graph has consecutive reshapes.
     while (problem.lifetimes[root].alias) root = problem.lifetimes[root].alias->node;
     roots[node] = root;
   }

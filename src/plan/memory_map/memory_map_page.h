@@ -1,5 +1,5 @@
-// The memory map's page, style and script, as memory_map.html, .css and .js had them when this was built. The page has
-// a place for each of the others: /*STYLE*/, /*DATA*/ and /*SCRIPT*/.
+// The page, style and script of the memory map, from memory_map.html, .css and .js at build time. The page contains the
+// placeholders /*STYLE*/, /*DATA*/ and /*SCRIPT*/.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// order_for_memory: cut the graph where every order must pass, search each part exactly if it is small, and improve
-// the rest from the best of several rules by searching windows around its peak.
+// order_for_memory. The graph is cut where every order must pass through one node. Each part is searched exactly if it
+// is small. A large part starts from the best of several rules, and windows around its peak are then searched.
 #include "berth/plan/order.h"
 
 #include <algorithm>
@@ -13,12 +13,13 @@ namespace {
 
 using Node = std::uint32_t;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
-// A part that fits a window gets a wide beam when the exact search gives up; a window of a large part is one of many.
+// A part that fits into one window gets a wide beam if the exact search gives up; a window of a large part is only one
+// of many.
 constexpr std::size_t kPartBeam = 256;
 constexpr std::size_t kWindowBeam = 32;
 constexpr std::uint64_t kWindowStates = 4000;
 
-// The graph with its edges sorted both ways, each once.
+// The graph with sorted edges in both directions, each edge once.
 class Graph {
  public:
   static Result<Graph> make(const OrderGraph& source) {
@@ -77,7 +78,7 @@ class Graph {
 
 using Order = std::vector<Node>;
 
-// By index where edges allow, which is by index throughout if that is an order at all.
+// A topological order that prefers small indices; it is the order by index if that is valid.
 Result<Order> any_order(const Graph& graph) {
   std::vector<std::size_t> missing(graph.size());
   std::priority_queue<Node, std::vector<Node>, std::greater<>> ready;
@@ -119,13 +120,13 @@ Result<std::vector<Node>> positions_of(const Graph& graph, std::span<const Node>
   return position;
 }
 
-// What is alive during each step, and after it.
+// Live bytes during each step and after it.
 struct Profile {
   std::vector<std::uint64_t> during;
   std::vector<std::uint64_t> after;
 };
 
-// Follows a stretch of an order, from what is alive before it. `unread` counts readers still to come.
+// Simulates consecutive steps of an order, starting with `live` bytes. `unread` counts the readers still to come.
 void follow(const Graph& graph, std::span<const Node> steps, std::uint64_t live, std::vector<Node>& unread,
             std::uint64_t* during, std::uint64_t* after) {
   for (std::size_t at = 0; at < steps.size(); ++at) {
@@ -157,10 +158,12 @@ std::uint64_t most_of(std::span<const std::uint64_t> values) {
 
 // ---- rules -----------------------------------------------------------------------------------------------------
 
+// kSmallestGrowth frees as early as possible. kSmallestNeed does not let a step that frees much hide a large need of
+// its own. kDeepest finishes one branch before it starts the next, which suits networks with parallel branches.
 enum class Rule { kSmallestGrowth, kSmallestNeed, kDeepest };
 
-// Takes the ready step with the smallest key, again and again. A step's growth changes when it becomes the last
-// reader of something, which happens once for each value, so the heap sees O(n + e) entries.
+// Repeatedly takes the ready step with the smallest key. The growth of a step changes when it becomes the last reader
+// of a value, which happens once per value, so the heap has O(n + e) entries.
 Order by_rule(const Graph& graph, Rule rule) {
   struct Entry {
     std::int64_t key;
@@ -174,7 +177,7 @@ Order by_rule(const Graph& graph, Rule rule) {
   const std::size_t count = graph.size();
   std::vector<std::size_t> missing(count);
   std::vector<Node> unread = reader_counts(graph);
-  std::vector<Node> last_reader(count, 0);  // the exclusive or of the readers still to come: the reader, once it is one
+  std::vector<Node> last_reader(count, 0);  // XOR of the readers still to come: the reader itself when one is left
   std::vector<std::int64_t> growth(count);
   std::vector<std::int64_t> made_ready(count, 0);
   std::vector<bool> done(count, false);
@@ -225,8 +228,8 @@ Order by_rule(const Graph& graph, Rule rule) {
 
 // ---- parts -----------------------------------------------------------------------------------------------------
 
-// How many nodes are left when `node` is the only one ready, walking forwards (or backwards); 0 if it never is. All
-// those left are then its descendants (ancestors).
+// The number of nodes that are left when `node` is the only ready one, walking forwards (or backwards); 0 if it never
+// is. All nodes that are left are then its descendants (ancestors).
 std::vector<std::size_t> alone_with(const Graph& graph, bool forwards) {
   std::vector<std::size_t> missing(graph.size()), out(graph.size(), 0);
   std::vector<Node> ready;
@@ -244,8 +247,9 @@ std::vector<std::size_t> alone_with(const Graph& graph, bool forwards) {
   return out;
 }
 
-// Positions at which every order of the graph has the same nodes behind it: after a node that all others come before
-// or after. The parts between them can be ordered one by one.
+// Positions at which every order of the graph has the same set of nodes before it: after a node to which all other
+// nodes are ancestors or descendants. The parts between these positions can be ordered independently, because what is
+// live at a cut does not depend on the order before it.
 std::vector<std::size_t> cuts_of(const Graph& graph, std::span<const Node> order) {
   const std::vector<std::size_t> after = alone_with(graph, true);
   const std::vector<std::size_t> before = alone_with(graph, false);
@@ -287,14 +291,14 @@ class Improver {
     return better;
   }
 
-  // Replaces [begin, end) by other nodes' order of the same set.
+  // Replaces the steps from `begin` on by another order of the same set.
   void replace(std::size_t begin, std::span<const Node> steps) {
     for (std::size_t i = 0; i < steps.size(); ++i) set(begin + i, steps[i]);
     refresh(begin, begin + steps.size());
   }
 
-  // Lowers the peak of a part too large for one search: a window around the highest step, then around the next
-  // highest, until one cannot be lowered or `budget` states have been visited.
+  // Lowers the peak of a part that is too large for one search: searches a window around the highest step, then around
+  // the next highest, until one cannot be lowered or `budget` states were visited.
   void improve_peaks(std::size_t begin, std::size_t end, std::uint64_t budget) {
     std::priority_queue<std::pair<std::uint64_t, std::size_t>> peaks;
     const auto push = [&](std::size_t from, std::size_t to) {
@@ -308,7 +312,7 @@ class Improver {
         continue;
       }
       bool lower = false;
-      // What must move may lie before the peak, behind it, or on both sides.
+      // The steps that must move may be before the peak, after it, or on both sides.
       for (const auto& [back, ahead] :
            {std::pair<std::size_t, std::size_t>{16, 16}, {40, 8}, {8, 40}, {32, 32}, {56, 8}, {8, 56}}) {
         const std::size_t from = at - std::min(at - begin, back), to = std::min(end, at + ahead);
@@ -331,8 +335,8 @@ class Improver {
     position_[node] = static_cast<Node>(at);
   }
 
-  // Follows [begin, end) again after its steps changed places among themselves: a value whose last reader was in there
-  // still has its last reader in there.
+  // Recomputes the profile of [begin, end) after its steps were permuted: a value whose last reader was inside still
+  // has its last reader inside.
   void refresh(std::size_t begin, std::size_t end) {
     for (std::size_t at = begin; at < end; ++at)
       for (const Node read : graph_.reads(order_[at]))
@@ -348,6 +352,8 @@ class Improver {
     }
   }
 
+  // The window as a self-contained problem of at most 64 steps, so that a set of steps is one machine word. Only values
+  // that die inside it can change its peak; all others are part of the constant base.
   OrderWindow window(std::size_t begin, std::size_t end) {
     OrderWindow out;
     out.base = begin == 0 ? 0 : profile_.after[begin - 1];
@@ -378,10 +384,11 @@ class Improver {
   std::vector<Node>& position_;
   Profile profile_;
   std::vector<Node> local_;  // 1 + index of a dying value in the window being made
-  std::vector<Node> last_;   // where each value is read for the last time
+  std::vector<Node> last_;   // position of the last reader of each value
 };
 
-// What the part [begin, end) needs in any order: each step with what it reads, beside what lives through all of it.
+// A lower bound for the part [begin, end) in any order: each step needs what it reads, what it writes and its scratch,
+// in addition to what is live throughout the part.
 std::uint64_t part_bound(const Graph& graph, const Order& order, const std::vector<Node>& position,
                          const std::vector<Node>& last, std::uint64_t base, std::size_t begin, std::size_t end) {
   const auto dies_here = [&](Node node) { return position[node] < begin && !graph.kept(node) && last[node] < end; };
@@ -469,7 +476,7 @@ Result<MemoryOrder> order_for_memory(const OrderGraph& source, const OrderOption
       const std::size_t beam = std::clamp<std::uint64_t>(options.work_limit / 256, 8, kPartBeam);
       bound = improver.improve(begin, end, options.work_limit, beam).lower_bound;
     } else {
-      // A part has the same nodes in every order, so each part takes its best candidate.
+      // A part has the same nodes in every order, so each part can use a different candidate.
       for (const auto& [order, profile] : candidates)
         if (peak_of(profile) < peak_of(improver.profile()))
           improver.replace(begin, std::span(order).subspan(begin, size));

@@ -1,8 +1,9 @@
-// A state is the set of steps done. What is alive depends on the set alone, so the best way to a set is the one with
-// the lowest peak, and a search that always continues from the lowest peak reaches the end first by a best order.
-// Two arguments keep the number of states small: a path at or above the present peak is dropped, and a step that
-// raises neither the peak nor what is alive is taken at once. (Taking it early never hurts: the more has been read,
-// the more it frees, so if it frees enough now it does so later, and everything in between runs with no more alive.)
+// A state is the set of completed steps. The live bytes depend only on the set, so the best path to a set is the one
+// with the lowest peak, and a search that always continues from the lowest peak reaches the end first by a best order.
+// Two arguments keep the number of states small: a path at or above the present peak is dropped, and a step that raises
+// neither the peak nor the live bytes is taken at once. (Taking it early is never worse: the more values have been
+// read, the more the step frees, so if it frees enough now it also does later, and all steps in between run with no
+// more bytes live.)
 #include "plan/order/order_window.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ struct Reached {
   std::uint8_t last;  // the step that led here
 };
 
-// Spreads the bits of a set; the library's hash of an integer is the integer.
+// Mixes the bits of a set; std::hash of an integer is the integer itself.
 struct MaskHash {
   std::size_t operator()(Mask mask) const noexcept {
     mask ^= mask >> 31;
@@ -67,7 +68,7 @@ class WindowSearch {
     std::uint64_t live;
   };
 
-  // Whatever the order, a step needs what it reads, what it makes and its scratch.
+  // In any order, a step needs what it reads, what it writes and its scratch.
   std::uint64_t single_step_bound() const {
     std::uint64_t always = window_.base;
     for (const auto& value : window_.dying)
@@ -90,7 +91,7 @@ class WindowSearch {
     return out;
   }
 
-  // Calls visit(step, move) for each step that may come next, or for one alone if that one cannot hurt.
+  // Calls visit(step, move) for each step that may come next, or for a single one if taking it cannot be worse.
   template <class Visit>
   void expand(Mask done, const Reached& from, Visit visit) const {
     Move moves[kMostWindowSteps];
@@ -111,12 +112,12 @@ class WindowSearch {
       if (moves[i].peak < present_) visit(ready[i], moves[i]);
   }
 
-  // True if an order below the present peak was found: it is then a best one. `bound` rises to what is certain, and
-  // `finished` says that nothing was left to look at.
+  // True if an order below the present peak was found; it is then a best one. `bound` is raised to what is proven, and
+  // `finished` tells that no state was left.
   bool exact(std::uint64_t most_states, std::uint64_t& bound, bool& finished) {
     struct Entry {
       std::uint64_t peak;
-      int left;  // fewer first: among equal peaks go deep
+      int left;  // among equal peaks, deeper states first
       Mask done;
       bool operator>(const Entry& other) const {
         if (peak != other.peak) return peak > other.peak;
@@ -132,7 +133,7 @@ class WindowSearch {
       const Entry entry = open.top();
       open.pop();
       const Reached from = states_.at(entry.done);
-      if (from.peak < entry.peak) continue;  // reached more cheaply since
+      if (from.peak < entry.peak) continue;  // reached with a lower peak since
       bound = std::max(bound, entry.peak);
       if (entry.done == all_) return true;
       if (states_.size() > most_states) return false;
@@ -177,7 +178,8 @@ class WindowSearch {
         if (a.reached.live != b.reached.live) return a.reached.live < b.reached.live;
         return a.done < b.done;
       });
-      // Half by what they cost so far, half by how little they leave alive: either alone runs into dead ends.
+      // Half of the beam is chosen by the peak so far and half by the live bytes: either criterion alone runs into dead
+      // ends.
       if (entries.size() > width) {
         const auto half = entries.begin() + static_cast<std::ptrdiff_t>(width / 2);
         const auto end = half + static_cast<std::ptrdiff_t>(width - width / 2);
