@@ -18,7 +18,7 @@ if(BERTH_SANITIZE)
   add_link_options(-fsanitize=${BERTH_SANITIZE})
 endif()
 if(BERTH_COVERAGE)
-  # Atomic counters: without them, threads that count at once leave negative ones.
-  add_compile_options(--coverage -O0 -fprofile-update=atomic)
-  add_link_options(--coverage)
+  # Atomic counters, because several threads count at once.
+  add_compile_options(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic)
+  add_link_options(-fprofile-instr-generate)
 endif()
