@@ -1,7 +1,9 @@
-// One function a subcommand. Each adds itself to the program and, when chosen, sets `exit_code`.
+// One function per subcommand. Each adds itself to the program and, when chosen, sets `exit_code`.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace berth::cli {
 

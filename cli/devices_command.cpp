@@ -5,6 +5,7 @@
 
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
+#include "command_line.h"
 #include "commands.h"
 
 namespace berth::cli {
@@ -45,10 +46,10 @@ void print_table(const std::vector<DeviceStatus>& devices) {
 }  // namespace
 
 void add_devices_command(CLI::App& app, int&) {
-  auto* command = app.add_subcommand("devices", "List every known device: available or why not, with limits");
+  Command command(app, "devices", "List every known device: available or why not, with limits");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "Print JSON instead of a table");
-  command->callback([json] {
+  command.flag("--json", *json, "Print JSON instead of a table");
+  command.action([json] {
     const std::vector<DeviceStatus> devices = list_devices();
     if (!*json) return print_table(devices);
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();

@@ -1,4 +1,6 @@
-// The berth program: one subcommand a file.
+// The berth program: one subcommand per file.
+#include <CLI/CLI.hpp>
+
 #include "commands.h"
 
 int main(int argc, char** argv) {

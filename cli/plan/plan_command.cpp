@@ -10,6 +10,7 @@
 #include "berth/plan/memory_map.h"
 #include "berth/plan/plan.h"
 #include "berth/plan/plan_files.h"
+#include "command_line.h"
 #include "commands.h"
 #include "terminal.h"
 
@@ -294,27 +295,27 @@ int run(const Arguments& arguments) {
 
 void add_plan_command(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* const command = app.add_subcommand("plan", "Decide where buffers go, given what lives when");
-  command->footer(
+  Command command(app, "plan", "Decide where buffers go, given what lives when");
+  command.footer(
       "The problem is a table with the columns id, lower, upper, size (levels [lower, upper), bytes) and optionally\n"
       "alignment, offset, gaps, hint, label, bank.\n"
       "Exit status: 0 a plan (within the capacity, if given), 2 bad input, 3 none found within the limit,\n"
       "4 proven impossible.");
-  command->add_option("problem", arguments->problem, "PROBLEM.csv, or - for standard input")->required();
-  command->add_option("--capacity", arguments->capacity, "Bytes the plan may use: 1048576, 256KiB, 1.5MiB");
-  command->add_option("--time-limit", arguments->time_limit, "Seconds to search")->check(CLI::NonNegativeNumber);
-  command->add_option("--work-limit", arguments->work_limit, "Search nodes to visit: the same plan on every machine");
-  command->add_option("--threads", arguments->threads, "Threads, 0 for one a core");
-  command->add_option("--seed", arguments->seed, "Seed of the search");
-  command->add_option("--align", arguments->alignment, "Least alignment of every offset, a power of two");
-  command->add_option("--bank", arguments->banks, "A bank of memory, NAME=BYTES, in order of preference; repeat");
-  command->add_option("--max-block", arguments->max_block, "Largest block; a larger plan is split");
-  command->add_flag("--smallest", arguments->smallest, "With a capacity: go on after the first plan that fits");
-  command->add_flag("--compare", arguments->compare, "Print what each named strategy reaches");
-  command->add_option("--output", arguments->output, "OUT.csv: the problem plus offsets, or -");
-  command->add_option("--json", arguments->json, "The plan as JSON, to a file or -");
-  command->add_option("--html", arguments->html, "The memory map, one HTML file");
-  command->callback([arguments, &exit_code] { exit_code = run(*arguments); });
+  command.option("problem", arguments->problem, "PROBLEM.csv, or - for standard input").required();
+  command.option("--capacity", arguments->capacity, "Bytes the plan may use: 1048576, 256KiB, 1.5MiB");
+  command.option("--time-limit", arguments->time_limit, "Seconds to search").not_negative();
+  command.option("--work-limit", arguments->work_limit, "Search nodes to visit: the same plan on every machine");
+  command.option("--threads", arguments->threads, "Threads, 0 for one a core");
+  command.option("--seed", arguments->seed, "Seed of the search");
+  command.option("--align", arguments->alignment, "Least alignment of every offset, a power of two");
+  command.option("--bank", arguments->banks, "A bank of memory, NAME=BYTES, in order of preference; repeat");
+  command.option("--max-block", arguments->max_block, "Largest block; a larger plan is split");
+  command.flag("--smallest", arguments->smallest, "With a capacity: go on after the first plan that fits");
+  command.flag("--compare", arguments->compare, "Print what each named strategy reaches");
+  command.option("--output", arguments->output, "OUT.csv: the problem plus offsets, or -");
+  command.option("--json", arguments->json, "The plan as JSON, to a file or -");
+  command.option("--html", arguments->html, "The memory map, one HTML file");
+  command.action([arguments, &exit_code] { exit_code = run(*arguments); });
 }
 
 }  // namespace berth::cli

@@ -10,6 +10,7 @@
 #include "berth/alloc/limit.h"
 #include "berth/alloc/recording.h"
 #include "berth/berth.h"
+#include "command_line.h"
 #include "commands.h"
 
 namespace berth::cli {
@@ -72,12 +73,12 @@ int run(const std::string& path, const std::vector<std::string>& policies) {
 }  // namespace
 
 void add_replay_command(CLI::App& app, int& exit_code) {
-  auto* command = app.add_subcommand("replay", "Replay a recorded allocation trace under several policies");
+  Command command(app, "replay", "Replay a recorded allocation trace under several policies");
   auto path = std::make_shared<std::string>();
   auto policies = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"system", "pool"});
-  command->add_option("trace", *path, "A file that a trace allocator wrote")->required();
-  command->add_option("--policy", *policies, "system, pool or limit=SIZE; may be given several times");
-  command->callback([=, &exit_code] { exit_code = run(*path, *policies); });
+  command.option("trace", *path, "A file that a trace allocator wrote").required();
+  command.option("--policy", *policies, "system, pool or limit=SIZE; may be given several times");
+  command.action([=, &exit_code] { exit_code = run(*path, *policies); });
 }
 
 }  // namespace berth::cli

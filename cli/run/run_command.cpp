@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/try.h"
+#include "command_line.h"
 #include "commands.h"
 #include "run/default_model.h"
 #include "run/map.h"
@@ -27,8 +28,7 @@ struct RunArguments {
   std::vector<std::string> dims, inputs;
   std::string plan_cache, html, json;
   std::string weights = "map";
-  CLI::Option* plan_cache_option = nullptr;
-  CLI::Option* html_option = nullptr;
+  std::optional<Option> plan_cache_option, html_option;
 };
 
 Error refuse(std::string text) {
@@ -116,11 +116,11 @@ Result<int> run(RunArguments arguments) {
     if (!arguments.dims.empty() || !arguments.inputs.empty()) settings.title.clear();
     closing = "Try your own: ./run run model.onnx      All commands: ./run --help";
   }
-  if (*arguments.plan_cache_option)
+  if (arguments.plan_cache_option->given())
     settings.plan_cache =
         !arguments.plan_cache.empty() ? arguments.plan_cache : fs::absolute(settings.models[0]).parent_path().string();
   std::string map_file = arguments.html;
-  if (map_file.empty() && (is_default || *arguments.html_option))
+  if (map_file.empty() && (is_default || arguments.html_option->given()))
     map_file = "out/" + fs::path(settings.models[0]).stem().string() + ".html";
 
   const bool json_only = arguments.json == "-";
@@ -146,39 +146,35 @@ Result<int> run(RunArguments arguments) {
 }  // namespace
 
 void add_run_command(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("run", "Run a model in ONNX Runtime, stock and with Berth as its memory");
-  command->footer(
+  Command command(app, "run", "Run a model in ONNX Runtime, stock and with Berth as its memory");
+  command.footer(
       "Each model is run twice over, in processes of their own: with the engine's stock arena, and from one planned\n"
       "arena. Outputs are compared bit for bit. Exit code 0: identical; 1: they differ, or the run failed; 2: bad "
       "input.");
   auto arguments = std::make_shared<RunArguments>();
   RunSettings& settings = arguments->settings;
-  command->add_option("model", settings.models, "ONNX files; several share one arena. None: a text detector");
-  command->add_option("--dim", arguments->dims,
-                      "NAME=N: size of a symbolic dimension; INPUT.INDEX=N for a nameless one");
-  command->add_option("--input", arguments->inputs, "NAME=FILE.npy: an input; without it, seeded random values");
-  command->add_option("--seed", settings.seed, "Seed of the random inputs")->capture_default_str();
-  command->add_option("--output", settings.output, "Folder for the outputs as .npy");
-  command->add_option("--runs", settings.runs, "Timed runs of each side")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000000));
-  command->add_option("--threads", settings.threads, "The engine's threads inside an operator")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--json", arguments->json, "File for the report as JSON; - for standard output alone");
+  command.option("model", settings.models, "ONNX files; several share one arena. None: a text detector");
+  command.option("--dim", arguments->dims, "NAME=N: size of a symbolic dimension; INPUT.INDEX=N for a nameless one");
+  command.option("--input", arguments->inputs, "NAME=FILE.npy: an input; without it, seeded random values");
+  command.option("--seed", settings.seed, "Seed of the random inputs").show_default();
+  command.option("--output", settings.output, "Folder for the outputs as .npy");
+  command.option("--runs", settings.runs, "Timed runs of each side").show_default().between(1, 1000000);
+  command.option("--threads", settings.threads, "The engine's threads inside an operator")
+      .show_default()
+      .between(1, 1024);
+  command.option("--json", arguments->json, "File for the report as JSON; - for standard output alone");
   arguments->html_option =
-      command->add_option("--html", arguments->html, "File for the memory map (default out/MODEL.html)")
-          ->expected(0, 1);
+      command.option("--html", arguments->html, "File for the memory map (default out/MODEL.html)").value_is_optional();
   arguments->plan_cache_option =
       command
-          ->add_option("--plan-cache", arguments->plan_cache,
-                       "Folder that keeps plans and mappable models, so that the next start records nothing "
-                       "(default: beside the model)")
-          ->expected(0, 1);
-  command->add_option("--weights", arguments->weights, "map: from the file, in place; copy: as the engine does")
-      ->check(CLI::IsMember({"map", "copy"}))
-      ->capture_default_str();
-  command->callback([arguments, &exit_code] {
+          .option("--plan-cache", arguments->plan_cache,
+                  "Folder that keeps plans and mappable models, so that the next start records nothing "
+                  "(default: beside the model)")
+          .value_is_optional();
+  command.option("--weights", arguments->weights, "map: from the file, in place; copy: as the engine does")
+      .one_of({"map", "copy"})
+      .show_default();
+  command.action([arguments, &exit_code] {
     const Result<int> result = run(*arguments);
     if (result) {
       exit_code = *result;
@@ -189,9 +185,9 @@ void add_run_command(CLI::App& app, int& exit_code) {
     exit_code = code == Code::kInvalidArgument || code == Code::kInvalidData ? 2 : 1;
   });
 
-  CLI::App* worker = app.add_subcommand("run-worker", "A process of berth run's");
-  worker->group("");  // not for people: left out of --help
-  worker->callback([&exit_code] { exit_code = serve_worker(); });
+  Command worker(app, "run-worker", "A process of berth run's");
+  worker.hide();  // not for people: left out of --help
+  worker.action([&exit_code] { exit_code = serve_worker(); });
 }
 
 }  // namespace berth::cli

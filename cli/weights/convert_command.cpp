@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "berth/weights/save.h"
+#include "command_line.h"
 #include "commands.h"
 #include "terminal.h"
 
@@ -15,11 +16,11 @@ constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C e
 }  // namespace
 
 void add_convert_command(CLI::App& app, int& exit_code) {
-  auto* command = app.add_subcommand("convert", "Write a weight file as .safetensors or .gguf, byte for byte");
+  Command command(app, "convert", "Write a weight file as .safetensors or .gguf, byte for byte");
   auto paths = std::make_shared<std::pair<std::string, std::string>>();
-  command->add_option("from", paths->first, "Any weight file that `berth inspect` reads")->required();
-  command->add_option("to", paths->second, "The file to write; its ending names the format")->required();
-  command->callback([paths, &exit_code] {
+  command.option("from", paths->first, "Any weight file that `berth inspect` reads").required();
+  command.option("to", paths->second, "The file to write; its ending names the format").required();
+  command.action([paths, &exit_code] {
     const auto refuse = [&](const Error& error) {
       fmt::print(stderr, "berth convert: {}\n", error.message());
       exit_code = error.code() == Code::kCancelled ? kInterrupted : error.code() == Code::kIo ? 1 : 2;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "berth/weights/weights.h"
+#include "command_line.h"
 #include "commands.h"
 
 namespace berth::cli {
@@ -81,12 +82,12 @@ void print_table(const WeightFile& file, bool metadata) {
 }  // namespace
 
 void add_inspect_command(CLI::App& app, int& exit_code) {
-  auto* command = app.add_subcommand("inspect", "List the tensors of a safetensors, GGUF, .npy or .npz file");
+  Command command(app, "inspect", "List the tensors of a safetensors, GGUF, .npy or .npz file");
   auto options = std::make_shared<InspectOptions>();
-  command->add_option("file", options->path, "The file, an index of shards, or a folder with a model")->required();
-  command->add_flag("--json", options->json, "Print JSON instead of a table");
-  command->add_flag("--metadata", options->metadata, "Show the metadata too");
-  command->callback([options, &exit_code] {
+  command.option("file", options->path, "The file, an index of shards, or a folder with a model").required();
+  command.flag("--json", options->json, "Print JSON instead of a table");
+  command.flag("--metadata", options->metadata, "Show the metadata too");
+  command.action([options, &exit_code] {
     const auto file = open_weights(options->path);
     if (!file) {
       fmt::print(stderr, "berth inspect: {}\n", file.error().message());
