@@ -215,7 +215,8 @@ def check_symbols(nm, objects):
 
 def main():
     root, nm, object_list = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3]
-    objects = [line for line in pathlib.Path(object_list).read_text().splitlines() if line]
+    lines = pathlib.Path(object_list).read_text().splitlines()
+    objects = [line for line in lines if line.endswith((".o", ".obj"))]  # a precompiled header is no object
     if not objects:
         sys.exit(f"{object_list} names no objects: the symbols cannot be checked")
     problems = [*check_includes(root), *check_system(root), *check_programs(root), *check_symbols(nm, objects)]
