@@ -1,4 +1,4 @@
-// The backends of the library, in the order in which `berth devices` lists them. A new backend adds its entry here.
+// The built-in backends, in the order in which `berth devices` lists them. A new built-in backend adds its entry here.
 #include "memory/built_in.h"
 
 #include <string>

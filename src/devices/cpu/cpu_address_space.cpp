@@ -33,7 +33,7 @@ class CpuAddressSpace final : public AddressSpace {
     if (mprotect(range, bytes, PROT_READ | PROT_WRITE) != 0)
       return Error(Code::kOutOfMemory, Layer::kDevice, "the system would not give memory to {b} of reserved addresses",
                    bytes);
-    // Advice: where the kernel has no huge pages, small ones do.
+    // Advice only: if the kernel has no huge pages, small ones are used.
     if (bytes >= kHugePage) want_huge_pages(range, bytes);
     return {};
   }

@@ -1,4 +1,5 @@
-// Host addresses with and without memory: reserved without access, opened by map, emptied by unmap. See AddressSpace.
+// Virtual-memory mapping on the host: addresses are reserved without access, map() makes them accessible, unmap()
+// releases their memory. See AddressSpace.
 #pragma once
 
 #include "berth/memory/address_space.h"

@@ -67,7 +67,7 @@ class CpuDevice final : public Device {
 
   void free_block(const Block& block, Timepoint) noexcept override {
     check_canary(block.host + block.bytes, kGuardBytes, block.label);
-    // What is unmapped cannot be read any more; what goes back to malloc can.
+    // Unmapped memory cannot be read any more; memory returned to malloc can, so it is overwritten.
     if (rounded_host_bytes(block.bytes + kGuardBytes) < kMappedBytes) overwrite_released(block.host, block.bytes);
     free_host(block.host, block.bytes + kGuardBytes);
   }

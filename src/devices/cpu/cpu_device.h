@@ -1,5 +1,5 @@
-// Host memory as a device: every block has a host pointer, queues do their work when it is recorded, and
-// kernels are host callables.
+// Host memory as a device: every block has a host pointer, queues execute operations as they are recorded, and kernels
+// are host callables. Any thread may call.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace berth::cpu {
 
-// The one host device, "CPU" or "CPU:0". kDeviceUnavailable for another ordinal.
+// The host device, "CPU" or "CPU:0". kDeviceUnavailable for another ordinal.
 Result<DevicePtr> open(const std::string& ordinal = "0");
 
 }  // namespace berth::cpu

@@ -1,4 +1,4 @@
-// A queue whose work is done when it is recorded. submit() only counts.
+// A queue that executes operations as they are recorded. submit() only advances the timeline.
 #pragma once
 
 #include "berth/memory/queue.h"

@@ -12,7 +12,7 @@
 namespace berth::cpu {
 namespace {
 
-// The whole pages that a block touches.
+// The whole pages that a block overlaps.
 struct Pages {
   explicit Pages(const Block& block) {
     const std::uintptr_t page = page_bytes();
@@ -29,8 +29,8 @@ struct Pages {
 
 void fault_in(const Pages& pages) {
   if (populate_pages(pages.address, pages.bytes, pages.writable)) return;
-  // Older kernels and other systems: one byte a page is read, and written back where that is allowed, by all threads.
-  // Atomic, because the owner may be writing.
+  // Older kernels and other systems: all threads read one byte per page, and write it back if that is allowed. Atomic,
+  // because the owner may be writing.
   const std::size_t page = page_bytes();
   static_cast<void>(for_each_piece(pages.bytes, [&](std::size_t offset, std::size_t count) -> Result<void> {
     auto* bytes = static_cast<unsigned char*>(pages.address) + offset;

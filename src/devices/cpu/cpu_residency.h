@@ -1,6 +1,6 @@
-// Host memory in place: faulted in by one call a range and locked against paging, as far as the lock limit goes. What
-// could not be locked is faulted in all the same. Blocks smaller than a mapping share pages with others, so they are
-// faulted in and never locked: unlocking one would unlock its neighbours.
+// Residency on CPU: memory is faulted in with one call per range and locked, up to the lock limit. Memory that cannot
+// be locked is still faulted in. Blocks smaller than a mapping share pages with others, so they are faulted in but
+// never locked: unlocking one would unlock its neighbours.
 #pragma once
 
 #include "berth/memory/residency.h"

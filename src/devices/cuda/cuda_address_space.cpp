@@ -36,7 +36,8 @@ class CudaAddressSpace final : public AddressSpace {
     if (const Status status = driver().cuMemCreate(&handle, bytes, &properties, 0); status != kSuccess)
       return driver().error(status, "cuMemCreate");
     Status status = driver().cuMemMap(address, bytes, 0, handle, 0);
-    // Mapped memory lives on without its handle, and goes with the mapping: but only without it, so it is tried twice.
+    // Mapped memory stays alive without its handle and is freed with the mapping, but only if the handle was released;
+    // the release is therefore tried twice.
     if (driver().cuMemRelease(handle) != kSuccess) cuda_.record(driver().cuMemRelease(handle), "cuMemRelease");
     if (status != kSuccess) return driver().error(status, "cuMemMap");
     const AccessDescription access{{kLocationDevice, cuda_.ordinal()}, kAccessReadWrite};
@@ -47,10 +48,10 @@ class CudaAddressSpace final : public AddressSpace {
   }
 
   Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
-    // Tried twice, because a caller that cannot report loses the memory otherwise.
+    // Tried twice, because a caller that cannot report errors would otherwise lose the memory.
     const ContextScope scope(cuda_, 2);
     BERTH_TRY(scope.check());
-    // Also for work that was recorded and never submitted, which has no moment to wait for.
+    // Also waits for work that was recorded but never submitted, which has no timepoint.
     Status status = driver().cuCtxSynchronize();
     if (status != kSuccess) status = driver().cuCtxSynchronize();
     if (status != kSuccess) return driver().error(status, "cuCtxSynchronize");

@@ -1,4 +1,4 @@
-// GPU addresses with and without memory, through the driver's virtual memory calls. See AddressSpace.
+// Virtual-memory mapping on a GPU, by the virtual memory functions of the driver. See AddressSpace.
 #pragma once
 
 #include "berth/memory/address_space.h"
@@ -7,7 +7,7 @@ namespace berth::cuda {
 
 class CudaDevice;
 
-// kUnsupported on a GPU without virtual memory management. Requires: the device outlives the result.
+// kUnsupported if the GPU has no virtual memory management. Requires: the device outlives the result.
 Result<std::unique_ptr<AddressSpace>> make_address_space(CudaDevice& device);
 
 }  // namespace berth::cuda

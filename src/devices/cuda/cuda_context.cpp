@@ -9,15 +9,15 @@
 namespace berth::cuda {
 namespace {
 
-// Goes up when a context ends.
+// Incremented when a context is destroyed.
 std::atomic<std::uint64_t> ended{0};
 
-// What is known of this thread's context.
+// What is known about the current context of this thread.
 struct Thread {
-  Context scoped = nullptr;  // that of the innermost scope that made sure of it
-  Context seen = nullptr;    // what was current when the driver was last asked, if it was a device's
-  bool left = false;         // we made it current, where there was none
-  bool shared = false;       // somebody else changes it: memory is no use
+  Context scoped = nullptr;  // set by the innermost scope
+  Context seen = nullptr;    // the current context when the driver was last asked, if it belongs to a device
+  bool left = false;         // set by us when the thread had none
+  bool shared = false;       // other code changes it: what we remember is not reliable
   std::uint64_t ended = 0;
 };
 thread_local Thread thread;
@@ -38,7 +38,7 @@ ContextScope::ContextScope(const CudaDevice& device, Trust trust) noexcept : dev
 ContextScope::~ContextScope() {
   if (!entered_) return;
   thread.scoped = outer_;
-  // An enclosing scope counts on its own context being current again, so a refusal is tried once more.
+  // An enclosing scope relies on its own context being current again, so a failure is retried once.
   const Driver& driver = device_.driver();
   if (pushed_ && driver.cuCtxPopCurrent(nullptr) != kSuccess) static_cast<void>(driver.cuCtxPopCurrent(nullptr));
 }

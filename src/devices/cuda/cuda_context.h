@@ -1,6 +1,5 @@
-// What every part of the CUDA device shares: making a context current for the length of a scope, and recycled events
-// and pinned memory. ContextScope belongs to one thread; the two pools may be used from any thread and live as long
-// as their device.
+// Shared parts of the CUDA device: scopes that make a context current, and recycled events and pinned memory. A
+// ContextScope belongs to one thread; the two pools may be used from any thread and live as long as their device.
 #pragma once
 
 #include <cstddef>
@@ -16,30 +15,30 @@ namespace berth::cuda {
 
 class CudaDevice;
 
-// Makes a device's context current on this thread until the scope ends, and then leaves what was current before. A
-// scope inside another of the same device calls no driver. A thread that had no context keeps that of CUDA:0, which
-// CUDA's own runtime would choose there too, so that it need not be set and taken away each time.
+// Makes the context of a device current on this thread until the scope ends, then restores the previous one. A scope
+// inside another of the same device calls no driver. A thread that had no context keeps that of CUDA:0, which CUDA's
+// runtime would choose there too, so that it need not be set and removed each time.
 class ContextScope {
  public:
   enum class Trust : std::uint8_t {
-    kLook,    // ask the driver what is current
-    kMemory,  // go by what was current last time: for calls that name a stream, and through call() alone
+    kLook,    // ask the driver for the current context
+    kMemory,  // assume the context of last time: only for calls with a stream, made by call()
   };
 
-  // `tries` is for destructors, which have nobody to tell and much to clean up.
+  // `tries` is for destructors, which cannot report an error and have much to release.
   explicit ContextScope(const CudaDevice& device, int tries = 1) noexcept;
   ContextScope(const CudaDevice& device, Trust trust) noexcept;
   ~ContextScope();
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
 
-  // Whether the context is current, and the call that failed if not. Without it no call of the driver may be made.
+  // Fails with the error of the driver if the context is not current; the driver must not be called then.
   Status status() const noexcept { return status_; }
   const char* failed_call() const noexcept { return failed_call_; }
   Result<void> check(Layer layer = Layer::kDevice) const;
 
-  // Calls the driver. If it turns out that somebody else changed the thread's context since the last time, which the
-  // driver notices before it does anything, the context is made current and the call is made again.
+  // Calls the driver. If other code changed the current context of the thread meanwhile, which the driver detects
+  // before it does anything, the context is made current and the call is repeated.
   template <class Call>
   Status call(const Call& call) {
     const Status status = call();
@@ -47,7 +46,7 @@ class ContextScope {
     return look_again() ? call() : status;
   }
 
-  // Before a device lets go of its context: nothing that threads remember of it holds any more.
+  // Called before a device releases its context: invalidates what threads remember about it.
   static void forget(const CudaDevice& device) noexcept;
 
  private:
@@ -64,14 +63,14 @@ class ContextScope {
   bool pushed_ = false;
 };
 
-// An event that goes back to its pool with its last holder.
+// An event that returns to its pool with its last holder.
 using EventPtr = std::shared_ptr<EventTag>;
 
 class EventPool {
  public:
   explicit EventPool(const CudaDevice& device) : device_(device) {}
 
-  // An event that nobody waits for.
+  // An event that nothing waits for.
   Result<EventPtr> take();
   // Requires: the context is current, and no event is out.
   void clear() noexcept;
@@ -85,7 +84,7 @@ class EventPool {
   std::size_t made_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
-// Page-locked host memory in pieces of one size, for transfers that neither block the host nor keep its memory.
+// Page-locked host memory in pieces of one size, for transfers that neither block the host nor keep its memory in use.
 class PinnedPool {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
@@ -93,7 +92,7 @@ class PinnedPool {
   explicit PinnedPool(const CudaDevice& device) : device_(device) {}
 
   Result<std::byte*> take();
-  // Takes back a piece that no stream uses any more.
+  // Releases a piece that no stream uses any more.
   void give(std::byte* piece) noexcept;
   // Requires: the context is current.
   Status clear() noexcept;

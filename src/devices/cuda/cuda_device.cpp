@@ -14,12 +14,12 @@
 namespace berth::cuda {
 namespace {
 
-// What the driver aligns every allocation to.
+// The alignment of every allocation of the driver.
 constexpr std::size_t kDriverAlignment = 256;
 constexpr std::size_t kMaxAlignment = std::size_t{8} << 20;
 
-// A block's key: how many units of kDriverAlignment lie before its start, and the line of the queue on whose stream it
-// was allocated, 0 for home.
+// The key of a block: the padding before its start in units of kDriverAlignment, and the timeline of the queue on whose
+// stream it was allocated (kNone for the home stream).
 constexpr std::uint32_t make_key(std::uint64_t moved, TimelineId timeline) noexcept {
   return static_cast<std::uint32_t>(moved / kDriverAlignment) | static_cast<std::uint32_t>(timeline) << 16;
 }
@@ -119,12 +119,12 @@ Result<void> CudaDevice::start() {
                                     .reserved = {}};
     if (const Status status = driver_.cuMemPoolCreate(&pool_, &properties); status != kSuccess)
       return driver_.error(status, "cuMemPoolCreate");
-    // By default the driver gives free memory back at every synchronisation and has to map it anew afterwards.
+    // By default the driver releases free memory at every synchronisation and must map it again afterwards.
     std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
     if (const Status status = driver_.cuMemPoolSetAttribute(pool_, kPoolReleaseThreshold, &keep); status != kSuccess)
       return driver_.error(status, "cuMemPoolSetAttribute");
   }
-  // Device memory is always in place; only managed memory is worth a set.
+  // Device memory is always resident; only managed memory benefits from a residency set.
   if (info_.managed_memory && residency_allowed()) BERTH_TRY(keep_resident());
   return {};
 }
@@ -168,14 +168,14 @@ std::string CudaDevice::description() const {
 Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
   free_managed_reached(false);
   if (spec.host == HostAccess::kRequired) return allocate_managed(spec);
-  // A plain allocation lands on whichever device is current; one from a pool names its stream.
+  // A plain allocation is made on the current device; one from a pool names its stream.
   ContextScope scope(*this, pool_ != nullptr ? ContextScope::Trust::kMemory : ContextScope::Trust::kLook);
   BERTH_TRY(scope.check());
   if (spec.alignment > kMaxAlignment)
     return Error(Code::kUnsupported, Layer::kDevice, "an alignment of {} is past CUDA memory's {}", spec.alignment,
                  kMaxAlignment);
-  // Room to move the start to a stricter boundary than the driver's; the key remembers by how much. No overflow: the
-  // base has compared the bytes with the memory of the device.
+  // Room to align the start more strictly than the driver does; the key stores the padding. This cannot overflow,
+  // because the size was compared with the memory of the device.
   const std::size_t slack = spec.alignment > kDriverAlignment ? spec.alignment - kDriverAlignment : 0;
   Address raw = 0;
   Status status = kSuccess;
@@ -189,7 +189,7 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
     if (status != kSuccess || !spec.zero) return status;
     call = "cuMemsetD8Async";
     status = scope.call([&] { return driver_.cuMemsetD8Async(raw, 0, spec.bytes + slack, stream); });
-    // A plain block may be freed without any stream being asked, so its zeroes are waited for.
+    // A plain block may be freed without involving a stream, so zeroing it is waited for.
     if (status == kSuccess && pool_ == nullptr) {
       call = "cuStreamSynchronize";
       status = driver_.cuStreamSynchronize(stream);
@@ -228,13 +228,13 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
     record(driver_.cuMemFree(raw), "cuMemFree");
     return;
   }
-  // On the stream that used it last, where the free comes after that use by itself.
+  // On the stream that used it last, the free is ordered after that use.
   const bool found = CudaQueue::with_timeline(last_use.timeline(), [&](CudaQueue& queue) {
     if (&queue.cuda() == this) {
       record(driver_.cuMemFreeAsync(raw, queue.stream()), "cuMemFreeAsync");
       return;
     }
-    // A peer used it last: home waits for that use, on the GPU.
+    // A peer used it last: the home stream waits for that use, on the GPU.
     auto used = queue.event_after(last_use.value());
     if (used && driver_.cuStreamWaitEvent(home_, used->get(), 0) == kSuccess) {
       record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
@@ -246,7 +246,8 @@ void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
     record(driver_.cuMemFreeAsync(raw, home_), "cuMemFreeAsync");
   });
   if (found) return;
-  // Never used, or used by a queue that has ended and so waited. It must still come after its own allocation.
+  // Never used, or used by a queue that was destroyed and therefore waited. The free must still be ordered after the
+  // allocation.
   Stream stream = home_;
   const auto choose = [&](CudaQueue& queue) {
     if (&queue.cuda() == this) stream = queue.stream();
@@ -271,7 +272,8 @@ Result<Block> CudaDevice::allocate_managed(const BlockSpec& spec) {
   if (status != kSuccess) return driver_.error(status, "cuMemAllocManaged");
   auto* const host = reinterpret_cast<std::byte*>(address);
   if (spec.zero) std::memset(host, 0, spec.bytes);
-  // Without concurrent access the host may not touch it while anything at all runs, which only a wait can tell.
+  // Without concurrent access the host must not access managed memory while the GPU runs anything, which only a wait
+  // can ensure.
   const BlockFlags transfer = info_.concurrent_managed_access ? BlockFlags::kHostTransfer : BlockFlags::kNone;
   return Block{.handle = address, .host = host, .bytes = spec.bytes, .flags = BlockFlags::kHostPointer | transfer};
 }
@@ -283,11 +285,11 @@ void CudaDevice::free_managed(const Block& block, Timepoint last_use) noexcept {
       managed_.push_back({block, last_use});
       return;
     } catch (...) {
-      // No memory to remember it by: waiting is slow and always right.
+      // No memory to store the pending free. Waiting is slow, but always correct.
       static_cast<void>(wait(last_use));
     }
   }
-  // A prefetch may still be under way at home.
+  // A prefetch on the home stream may still be in progress.
   if (settle(home_)) record(driver_.cuMemFree(block.handle), "cuMemFree");
 }
 
@@ -380,7 +382,7 @@ Result<Block> CudaDevice::import_block(const ForeignMemory& memory) {
 }
 
 void CudaDevice::forget_import(const Block&) noexcept {
-  // The moment of the last use was waited for; work that was never submitted has no moment and runs all the same.
+  // The last use was waited for; work that was never submitted has no timepoint but runs nevertheless.
   CudaQueue::wait_for_unsubmitted(*this);
 }
 

@@ -1,10 +1,11 @@
 // The CUDA device: one GPU by its ordinal, in its primary context, through the driver API. Memory comes from a
-// stream-ordered pool of the driver's where there is one, and from plain allocations elsewhere. Frees are put on the
-// stream that used the memory last, so neither the host nor another stream waits for them. Shared by std::shared_ptr;
-// any thread may call; the context outlives every block, queue and kernel.
+// stream-ordered pool of the driver if there is one, and from plain allocations otherwise. Frees are put on the stream
+// that used the memory last, so neither the host nor another stream waits for them. Shared by std::shared_ptr; any
+// thread may call; the context outlives every block, queue and kernel.
 //
-// Memory that is asked for without naming a queue is allocated on a stream of the device's own, its home. A queue that
-// uses memory first waits, on the GPU, for what was allocated at home since it last did so: `home_epoch` tells.
+// Memory requested without a queue is allocated on a stream of the device, the home stream. A queue that uses such
+// memory first waits, on the GPU, for the allocations made on the home stream since it last did so; `home_epoch` counts
+// them.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ class CudaQueue;
 
 class CudaDevice final : public Device {
  public:
-  // kDeviceUnavailable without a driver or for an ordinal that is not there; the driver's error otherwise.
+  // kDeviceUnavailable without a driver or for an unknown ordinal; otherwise the driver's error.
   static Result<berth::DevicePtr> open(int ordinal);
 
   ~CudaDevice() override;
@@ -49,11 +50,11 @@ class CudaDevice final : public Device {
   PinnedPool& pinned() noexcept { return pinned_; }
   MemoryPool pool() const noexcept { return pool_; }
 
-  // Work on `stream`, of whichever device, put there after this call comes after everything allocated at home so far.
-  // `seen` is the caller's memory of how far it has waited. No driver call when nothing is new.
+  // Orders work that is put on `stream`, of any device, after this call, after everything allocated on the home stream
+  // so far. `seen` is the caller's record of how far it has waited. No driver call if nothing is new.
   Result<void> order_after_home(const CudaDevice& owner, Stream stream, std::uint64_t& seen);
 
-  // Runs `put(stream)` on the home stream, such that later users come after it.
+  // Runs `put(stream)` on the home stream, such that later users are ordered after it.
   template <class Put>
   Status at_home(const Put& put) {
     const Status status = put(home_);
@@ -61,14 +62,14 @@ class CudaDevice final : public Device {
     return status;
   }
 
-  // Blocks until the stream is idle, for places that cannot report: records errors, and asks the whole context where
-  // the stream would not answer. False if neither would: the device is lost.
+  // Blocks until the stream is idle, for callers that cannot report errors: records errors, and synchronises the whole
+  // context if the stream does not answer. False if neither answers: the device is lost.
   bool settle(Stream stream) noexcept;
 
-  // For errors in destructors and other places that cannot report: kept until somebody takes them, the first first.
+  // For errors in destructors and other places that cannot report them: kept until they are taken, first one first.
   void record_error(const Error& error) noexcept;
   void record(Status status, const char* call) noexcept;
-  bool record(const ContextScope& scope) noexcept;  // whether there was nothing to record
+  bool record(const ContextScope& scope) noexcept;  // true if there was no error
   std::optional<Error> take_error();
 
  protected:
@@ -104,7 +105,7 @@ class CudaDevice final : public Device {
     Timepoint last_use;
   };
   Mutex managed_mutex_;
-  std::vector<Managed> managed_ BERTH_GUARDED_BY(managed_mutex_);  // released, waiting for their last use
+  std::vector<Managed> managed_ BERTH_GUARDED_BY(managed_mutex_);  // released, but their last use is not reached
 };
 
 }  // namespace berth::cuda

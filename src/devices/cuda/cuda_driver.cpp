@@ -28,7 +28,7 @@ Error too_old(const std::string& path, int version) {
                   path, version / 1000, version % 1000 / 10));
 }
 
-// What is needed of a function.
+// Whether a function is required.
 constexpr bool kNeeded = true;
 constexpr bool kOptional = false;
 
@@ -52,7 +52,7 @@ Result<std::unique_ptr<Driver>> load(const std::string& path) {
 
   const char* missing = nullptr;
   const auto look_up = [&](auto& field, const char* name, int version, bool needed) {
-    // An older driver would give an older form of the function, with another signature, under the same name.
+    // An older driver would return an older form of the function, with another signature, under the same name.
     if (driver->version >= version) {
       void* function = nullptr;
       ProcAddressResult found = kProcNotFound;
@@ -87,7 +87,7 @@ Result<const Driver*> Driver::open(const std::string& path) {
     if (!loaded) return loaded.error();
     known = *std::move(loaded);
   }
-  // Cheap after the first time, and a driver that had no device then may have one now.
+  // Cheap after the first call; a driver without a device at first may have one now.
   if (const Status status = known->cuInit(0); status != kSuccess)
     return unavailable(fmt::format("CUDA is not available: cuInit of {} says {}", path, known->words(status)));
   return known.get();

@@ -41,7 +41,7 @@ Result<Kernel> CudaKernelBody::load(std::shared_ptr<CudaDevice> device, const Ke
     while ((status = driver.cuFuncGetParamInfo(body->function_, body->parameters_.size(), &parameter.offset,
                                                &parameter.bytes)) == kSuccess)
       body->parameters_.push_back(parameter);
-    // The driver says "invalid value" past the last parameter.
+    // The driver returns "invalid value" after the last parameter.
     if (status != kErrorInvalidValue) return driver.error(status, "cuFuncGetParamInfo");
     body->parameters_known_ = true;
   }

@@ -21,9 +21,9 @@ class CudaKernelBody final : public KernelBody {
 
   const CudaDevice& device() const noexcept { return *device_; }
 
-  // Checks the arguments against what the kernel declares, then launches. Windows fill the first parameters; the
-  // constants fill the rest, laid out as a C struct of those parameters would be.
-  // kInvalidArgument with the numbers; the driver's error.
+  // Checks the arguments against the declaration of the kernel, then launches. Windows are the first parameters; the
+  // constants are the others, laid out as a C struct of those parameters. kInvalidArgument with the numbers; the
+  // driver's error.
   Result<void> launch(Stream stream, std::span<const KernelArgument> arguments, const Grid& grid,
                       std::span<const std::byte> constants) const;
 
@@ -34,7 +34,7 @@ class CudaKernelBody final : public KernelBody {
   Module module_;
   Function function_ = nullptr;
   std::vector<Parameter> parameters_;
-  bool parameters_known_ = false;  // drivers before CUDA 12.4 do not tell
+  bool parameters_known_ = false;  // unknown with drivers before CUDA 12.4
 };
 
 }  // namespace berth::cuda

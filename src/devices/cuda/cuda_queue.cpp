@@ -11,7 +11,8 @@
 namespace berth::cuda {
 namespace {
 
-// Pinned pieces that writes of one queue may fill before the oldest is waited for, and that reads may keep.
+// The number of pinned pieces that writes of one queue may fill before the oldest is waited for, and that reads may
+// keep.
 constexpr std::size_t kWritePieces = 8;
 constexpr std::size_t kReadPieces = 4;
 constexpr std::size_t kPieceBytes = PinnedPool::kPieceBytes;
@@ -43,7 +44,7 @@ Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
   if (const Status status = device.driver().cuStreamCreate(&stream, kStreamNonBlocking); status != kSuccess)
     return device.driver().error(status, "cuStreamCreate");
   std::unique_ptr<CudaQueue> queue(new CudaQueue(device, stream));
-  // A new queue on an old line counts on from where that stood.
+  // A new queue continues the values of its timeline.
   queue->reached_.store(queue->next().value() - 1, std::memory_order_relaxed);
   timelines().put(queue->timeline(), queue.get());
   return std::unique_ptr<Queue>(std::move(queue));
@@ -52,8 +53,8 @@ Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
 CudaQueue::~CudaQueue() {
   const Driver& driver = cuda_.driver();
   const ContextScope scope(cuda_, 2);
-  // Recorded work runs even if it was never submitted. Until it is over, the line must be found, so that frees come
-  // after it.
+  // Recorded work runs even if it was never submitted. Until it is done, the queue must be found by its timeline, so
+  // that frees are ordered after it.
   cuda_.settle(stream_);
   timelines().remove(timeline(), this);
   close();
@@ -76,7 +77,7 @@ Result<void> CudaQueue::prepare(const CudaDevice* other) {
     auto seen =
         std::find_if(homes_seen_.begin(), homes_seen_.end(), [&](const auto& entry) { return entry.first == device; });
     if (seen == homes_seen_.end()) seen = homes_seen_.insert(seen, {device, 0});
-    // Only the epoch is read of the other device; its event is recorded in its own context.
+    // Only the epoch of the other device is read; its event is recorded in its own context.
     BERTH_TRY(const_cast<CudaDevice*>(device)->order_after_home(cuda_, stream_, seen->second));
   }
   return {};
@@ -111,7 +112,7 @@ Error CudaQueue::fail_midway(Error error) noexcept {
   return error;
 }
 
-// Room for up to `bytes` in a piece that no stream reads any more; `room` says how much there is.
+// Room for up to `bytes` in a piece that no stream reads any more; `room` is set to what there is.
 Result<std::byte*> CudaQueue::write_space(std::size_t bytes, std::size_t* room) {
   const std::uint64_t reached = reached_.load(std::memory_order_acquire);
   if (!write_pieces_.empty()) {
@@ -138,8 +139,8 @@ Result<std::byte*> CudaQueue::write_space(std::size_t bytes, std::size_t* room) 
   return write_pieces_[write_at_].memory;
 }
 
-// Long writes leave an event behind in each piece. Short ones do without, since they are mostly submitted by the time
-// that the piece comes round again; if not, everything is waited for, and every piece is free.
+// Long writes record an event per piece. Short ones do not, since they are usually submitted by the time the piece is
+// reused; otherwise everything is waited for, and every piece is free.
 Result<void> CudaQueue::wait_for_piece(const WritePiece& piece) {
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
@@ -188,7 +189,7 @@ Result<void> CudaQueue::do_write(const Window& target, std::span<const std::byte
   return {};
 }
 
-// A place for bytes to arrive, or none when enough reads are on their way already.
+// A target for incoming bytes, or none if enough reads are in flight already.
 std::optional<std::pair<std::size_t, std::byte*>> CudaQueue::read_space(std::size_t bytes) {
   for (std::size_t i = 0; i < read_pieces_.size(); ++i) {
     ReadPiece& piece = read_pieces_[i];
@@ -223,7 +224,7 @@ Result<void> CudaQueue::do_read(const Window& source, std::span<std::byte> targe
       return {};
     }
   }
-  // Long reads into pageable memory are the driver's to pipeline; it returns when they are done.
+  // Long reads into pageable memory are pipelined by the driver, which returns when they are done.
   const Status status = driver.cuMemcpyDtoHAsync(target.data(), address_of(source), target.size(), stream_);
   if (status != kSuccess) return fail(status, "cuMemcpyDtoHAsync");
   return {};
@@ -252,7 +253,8 @@ Result<void> CudaQueue::do_copy(const Window& source, const Window& target) {
   return {};
 }
 
-// The driver's copies must not overlap. Through a scratch of the same size, taken and freed in stream order.
+// The driver's copies must not overlap; such a copy goes through scratch memory of the same size, allocated and freed
+// in stream order.
 Result<void> CudaQueue::copy_overlapping(Address target, Address source, std::size_t bytes) {
   const Driver& driver = cuda_.driver();
   Address scratch = 0;
@@ -361,7 +363,7 @@ Result<EventPtr> CudaQueue::event_after(std::uint64_t value) {
   BERTH_TRY(scope.check(Layer::kQueue));
   const MutexLock lock(flight_mutex_);
   if (const Flight* const flight = find_flight(value)) return flight->event;
-  // Recorded and not submitted yet, but issued all the same.
+  // Recorded and not submitted yet, but already issued.
   BERTH_TRY_ASSIGN(EventPtr event, cuda_.events().take());
   if (const Status status = cuda_.driver().cuEventRecord(event.get(), stream_); status != kSuccess)
     return fail(status, "cuEventRecord");
@@ -382,7 +384,7 @@ Result<void> CudaQueue::do_wait_for(Timepoint moment) {
     if (const Status status = cuda_.driver().cuStreamWaitEvent(stream_, event->get(), 0); status != kSuccess)
       outcome = fail(status, "cuStreamWaitEvent");
   });
-  // Another kind of queue, or one that has ended since: the host waits.
+  // A queue of another backend, or one that was destroyed meanwhile: the host waits.
   return found ? outcome : Queue::do_wait_for(moment);
 }
 
@@ -399,7 +401,7 @@ Result<void> CudaQueue::do_submit(std::uint64_t value) {
     flights_.push_back({value, *std::move(event)});
     return {};
   }
-  // Without an event the host waits now, which is slower and as right.
+  // Without an event the host waits now, which is slower and also correct.
   if (cuda_.settle(stream_)) {
     complete(value);
     return {};
@@ -407,7 +409,7 @@ Result<void> CudaQueue::do_submit(std::uint64_t value) {
   return break_off(event ? fail(status, "cuEventRecord") : event.error());
 }
 
-// Everything up to `value` is done: bytes that arrived go to their targets, kernels and events are let go.
+// Everything up to `value` is done: copies incoming bytes to their targets, and releases kernels and events.
 void CudaQueue::complete(std::uint64_t value) {
   std::deque<std::pair<std::uint64_t, Kernel>> over;  // dropped outside the lock: unloading calls the driver
   const MutexLock lock(flight_mutex_);
@@ -432,7 +434,7 @@ Result<void> CudaQueue::check_whole() {
 }
 
 Error CudaQueue::break_off(Error error) {
-  // The caller may give the targets of its reads up now, and a later moment must not look as if they had been filled.
+  // The caller may free the targets of its reads now, and a later timepoint must not suggest that they were filled.
   forget_arrivals();
   const MutexLock lock(flight_mutex_);
   if (!broken_by_) broken_by_ = error;
@@ -462,7 +464,7 @@ Result<void> CudaQueue::do_wait(std::uint64_t value) {
   }
   if (event == nullptr) return {};
   const Status status = driver.cuEventSynchronize(event.get());
-  // An event that would not answer is no reason to give up on the stream.
+  // An event that does not answer is no reason to give up the stream.
   if (status != kSuccess && !cuda_.settle(stream_)) return break_off(fail(status, "cuEventSynchronize"));
   complete(reached);
   return {};
@@ -479,7 +481,7 @@ std::uint64_t CudaQueue::poll() noexcept {
     const ContextScope scope(cuda_);
     if (scope.status() == kSuccess) {
       const MutexLock lock(flight_mutex_);
-      // A lost device answers with an error, which is not an end: wait() reports it.
+      // A lost device answers with an error, which is not completion: wait() reports it.
       for (const Flight& flight : flights_) {
         if (driver.cuEventQuery(flight.event.get()) != kSuccess) break;
         done = flight.value;
@@ -487,7 +489,7 @@ std::uint64_t CudaQueue::poll() noexcept {
     }
     if (done != 0) complete(done);
   } catch (...) {
-    // Nothing was found out: ask again later.
+    // Nothing is known: ask again later.
   }
   return reached_.load(std::memory_order_acquire);
 }

@@ -1,7 +1,7 @@
-// A CUDA stream behind the common queue. Recording is issuing: the driver has each operation when the call returns, and
-// submit() records the event that its moment stands for. Writes go through pinned pieces, so that the source may be
-// reused at once and the host does not wait; small reads do too, and reach their target when the moment is found
-// reached. Threads as for Queue; lives no longer than its device.
+// A CUDA stream as a queue. Operations are issued to the driver as they are recorded, and submit() records the event of
+// its timepoint. Writes go through pinned pieces, so that the source may be reused at once and the host does not wait;
+// small reads do too, and are copied to their target when the timepoint is found to be reached. Threads as for Queue;
+// must not outlive its device.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,14 @@ class CudaQueue final : public Queue {
   Stream stream() const noexcept { return stream_; }
   CudaDevice& cuda() const noexcept { return cuda_; }
 
-  // An event after everything of this queue up to the moment `value`, and perhaps more.
+  // An event after everything of this queue up to the timepoint `value`, and possibly more.
   Result<EventPtr> event_after(std::uint64_t value);
 
-  // Waits for what was recorded and never submitted, on every queue of this device: no moment stands for it.
+  // Waits for work that was recorded but never submitted, on every queue of this device: it has no timepoint.
   static void wait_for_unsubmitted(const CudaDevice& device) noexcept;
 
-  // Calls `use(queue)` with the live CUDA queue of this line; the queue stays while it runs. False if there is none.
+  // Calls `use(queue)` with the live CUDA queue of this timeline; the queue is kept alive during the call. False if
+  // there is none.
   template <class Use>
   static bool with_timeline(TimelineId timeline, const Use& use) {
     return timelines().with(timeline, [&](CudaQueue* queue) { use(*queue); });
@@ -54,12 +55,12 @@ class CudaQueue final : public Queue {
   std::uint64_t poll() noexcept override;
 
  private:
-  // A moment on its way.
+  // A timepoint in flight.
   struct Flight {
     std::uint64_t value;
     EventPtr event;
   };
-  // Bytes that have arrived in a pinned piece when `value` is reached, and then go on to their target.
+  // Bytes that are in a pinned piece when `value` is reached, and are then copied to their target.
   struct Arrival {
     std::uint64_t value;
     std::size_t piece;  // in read_pieces_
@@ -70,8 +71,8 @@ class CudaQueue final : public Queue {
   struct WritePiece {
     std::byte* memory;
     std::size_t used;
-    std::uint64_t value;  // the moment after its last use
-    EventPtr left;        // recorded when a long write went on to another piece
+    std::uint64_t value;  // the timepoint after its last use
+    EventPtr left;        // recorded when a long write continued in another piece
 
     void empty() noexcept {
       used = 0;
@@ -87,30 +88,30 @@ class CudaQueue final : public Queue {
   CudaQueue(CudaDevice& device, Stream stream) : Queue(device), cuda_(device), stream_(stream) {}
   static TimelineMap<CudaQueue*>& timelines();
 
-  // Before every operation: what comes next may use memory of this device and of `other`.
+  // Called before every operation: what comes next may use memory of this device and of `other`.
   Result<void> prepare(const CudaDevice* other = nullptr);
-  // kUnsupported for memory of another GPU, where the driver can only copy.
+  // kUnsupported for memory of another GPU if the driver can only copy it.
   Result<void> check_here(const Window& window) const;
   Result<void> prepare(const Window& a, const Window& b);
   Error fail(Status status, const char* call) const { return cuda_.driver().error(status, call, Layer::kQueue); }
-  // For a failure after part of an operation was issued: waits it out, since the base will not stamp its memory.
+  // For a failure after part of an operation was issued: waits for it, because the base will not store its last use.
   Error fail_midway(Error error) noexcept;
   Result<void> copy_overlapping(Address target, Address source, std::size_t bytes);
   Result<std::byte*> write_space(std::size_t bytes, std::size_t* room);
   Result<void> wait_for_piece(const WritePiece& piece);
   std::optional<std::pair<std::size_t, std::byte*>> read_space(std::size_t bytes) BERTH_REQUIRES(flight_mutex_);
-  // The first moment on its way that is not before `value`, or null. Requires: flight_mutex_ is held.
+  // The first timepoint in flight that is not before `value`, or null. Requires: flight_mutex_ is held.
   const Flight* find_flight(std::uint64_t value) const BERTH_REQUIRES(flight_mutex_);
   void complete(std::uint64_t value);
   void forget_arrivals() noexcept;
-  // When the driver answers neither for an event nor for the stream, nothing can be promised any more: every later call
-  // gives this error.
+  // If the driver answers neither for an event nor for the stream, nothing is certain any more: every later call
+  // returns this error.
   Error break_off(Error error);
   Result<void> check_whole();
 
   CudaDevice& cuda_;
   const Stream stream_;
-  std::vector<std::pair<const CudaDevice*, std::uint64_t>> homes_seen_;  // guarded by the base's lock
+  std::vector<std::pair<const CudaDevice*, std::uint64_t>> homes_seen_;  // guarded by the lock of Queue
   std::vector<WritePiece> write_pieces_;                                 // likewise
   std::size_t write_at_ = 0;
   std::atomic<bool> issued_{false};  // something was put on the stream after the last submit
@@ -119,13 +120,14 @@ class CudaQueue final : public Queue {
   std::deque<Flight> flights_ BERTH_GUARDED_BY(flight_mutex_);
   std::deque<Arrival> arrivals_ BERTH_GUARDED_BY(flight_mutex_);
   std::vector<ReadPiece> read_pieces_ BERTH_GUARDED_BY(flight_mutex_);
-  std::deque<std::pair<std::uint64_t, Kernel>> kernels_ BERTH_GUARDED_BY(flight_mutex_);  // in use until their moment
+  std::deque<std::pair<std::uint64_t, Kernel>> kernels_
+      BERTH_GUARDED_BY(flight_mutex_);  // in use until their timepoint
   std::atomic<std::uint64_t> reached_{0};
   std::optional<Error> broken_by_ BERTH_GUARDED_BY(flight_mutex_);
   std::atomic<bool> broken_{false};
 };
 
-// The CUDA device behind a window, or null for another kind's.
+// The CUDA device of a window, or null for another backend.
 CudaDevice* cuda_device_of(const Window& window) noexcept;
 
 }  // namespace berth::cuda

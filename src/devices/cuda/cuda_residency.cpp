@@ -24,7 +24,7 @@ Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<Refus
       continue;
     }
     if (!scope) scope.emplace(device_);
-    // Advice that the driver turns down is no reason to stop the work; a lost device will be reported by the work.
+    // A failed advice is no reason to stop the work; the work will report a lost device.
     Status status = scope->status();
     if (status == kSuccess) status = driver.cuMemAdvise(block.handle, block.bytes, kAdvisePreferredLocation, place);
     if (status == kSuccess)

@@ -1,5 +1,5 @@
-// Residency on CUDA. Device memory is always in place, so only managed memory has something to gain: at a commit its
-// preferred place becomes the GPU and it is prefetched there. One set a device; any thread may call.
+// Residency on CUDA. Device memory is always resident, so only managed memory is affected: at a commit, the GPU becomes
+// its preferred location and it is prefetched there. Each device owns one set; any thread may call.
 #pragma once
 
 #include <span>

@@ -57,8 +57,8 @@ class DiskDevice final : public Device {
            static_cast<std::size_t>(named.st_size) == limits().total_bytes;
   }
 
-  // All of [offset, offset + target.size()) or an error. Large reads use all threads: the page cache copies
-  // into fresh memory at the speed of its page faults.
+  // Reads all of [offset, offset + target.size()) or returns an error. Large reads use all threads, because copying
+  // from the page cache into new memory is limited by page faults.
   Result<void> read(std::size_t offset, std::span<std::byte> target) const {
     return for_each_piece(target.size(), [&](std::size_t at, std::size_t count) -> Result<void> {
       while (count > 0) {
@@ -98,8 +98,8 @@ class DiskDevice final : public Device {
   Result<std::unique_ptr<Queue>> create_queue() override;
 
  private:
-  // By its end and not by fstat, which tells much more and takes half as long again: a model is thousands of tensors,
-  // each asked for in turn. Nothing reads from where this leaves the file.
+  // Uses lseek instead of fstat, which returns more and takes half as long again: a model has thousands of tensors,
+  // each checked in turn. Nothing depends on the file position.
   Result<std::size_t> current_size() const {
     const off_t end = lseek(file_.descriptor(), 0, SEEK_END);
     if (end < 0) return io_error(path_, "cannot tell its size");
@@ -117,7 +117,7 @@ class DiskDevice final : public Device {
   const File file_;
 };
 
-// Reads through the file; everything that writes was refused before it gets here.
+// Reads through the file. Operations that write were refused before.
 class DiskQueue final : public cpu::CpuQueue {
  public:
   explicit DiskQueue(DiskDevice& device) : CpuQueue(device), disk_(device) {}

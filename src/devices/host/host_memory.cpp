@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// mmap aligns to pages only: take more and give the ends back.
+// mmap aligns only to pages: map more, and unmap the ends.
 void* map_aligned(std::size_t bytes, std::size_t alignment) noexcept {
   if (bytes > std::numeric_limits<std::size_t>::max() / 4 || alignment > std::numeric_limits<std::size_t>::max() / 4)
     return nullptr;
@@ -30,7 +30,7 @@ void* map_aligned(std::size_t bytes, std::size_t alignment) noexcept {
   const std::size_t tail = begin + reserved - (aligned + bytes);
   if (tail > 0) munmap(reinterpret_cast<void*>(aligned + bytes), tail);
   auto* memory = reinterpret_cast<void*>(aligned);
-  // Advice: where the kernel has no huge pages, small ones do.
+  // Advice only: if the kernel has no huge pages, small ones are used.
   if (bytes >= kHugePage) want_huge_pages(memory, bytes);
   return memory;
 }

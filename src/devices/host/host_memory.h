@@ -1,20 +1,20 @@
-// The operating system's memory, as the CPU device asks for it. Small blocks come from malloc; large ones are
-// mapped at huge-page boundaries and marked for huge pages, because faulting in 4 KiB pages costs several times
-// what writing them does. Any thread may call.
+// Memory of the operating system for the CPU device. Small blocks come from malloc; large ones are mapped at huge-page
+// boundaries and marked for huge pages, because faulting in 4 KiB pages costs several times as much as writing them.
+// Any thread may call.
 #pragma once
 
 #include <cstddef>
 
 namespace berth::cpu {
 
-// From here on blocks are mapped. Decided on the rounded size, so that free_host agrees with allocate_host.
+// Blocks of at least this size are mapped. The rounded size decides, so that free_host agrees with allocate_host.
 inline constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
 
-// What allocate_host really takes for `bytes`: whole cache lines, or whole pages when mapped.
+// The size that allocate_host uses for `bytes`: whole cache lines, or whole pages if mapped.
 std::size_t rounded_host_bytes(std::size_t bytes) noexcept;
 
-// Null when the system refuses. Mapped memory is zero already; `zero` costs nothing there.
-// Requires: bytes > 0; alignment is a power of two.
+// Null if the system refuses. Mapped memory is zero already, so `zero` costs nothing there. Requires: bytes > 0;
+// alignment is a power of two.
 void* allocate_host(std::size_t bytes, std::size_t alignment, bool zero) noexcept;
 
 // Requires: `bytes` as given to allocate_host.

@@ -1,4 +1,4 @@
-// METAL in a build without it: every call says what would bring it.
+// METAL in a build without it: every call fails with what would make it available.
 #include <fmt/format.h>
 
 #include "devices/metal/metal_open.h"

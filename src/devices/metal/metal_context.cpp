@@ -71,7 +71,7 @@ void StagingPool::give(const StagingPiece& piece) noexcept {
         return;
       }
     } catch (...) {
-      // No memory to keep it by: it goes.
+      // No memory to keep the piece: it is freed.
     }
   }
   drop(piece);

@@ -1,5 +1,5 @@
-// What every part of the METAL device shares: autorelease scopes, errors in Metal's own words, and staging memory.
-// AutoreleaseScope belongs to one thread; StagingPool may be used from any thread and lives as long as its device.
+// Shared parts of the METAL device: autorelease scopes, errors with Metal's messages, and staging memory. An
+// AutoreleaseScope belongs to one thread; a StagingPool may be used from any thread and lives as long as its device.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace berth::metal {
 
 class MetalDevice;
 
-// Metal hands out command buffers, encoders, strings and errors that the innermost scope of the thread lets go of. What
-// must live longer is retained inside it.
+// Metal returns command buffers, encoders, strings and errors that the innermost scope of the thread releases. What
+// must live longer is retained inside the scope.
 class AutoreleaseScope {
  public:
   AutoreleaseScope() : pool_(NS::AutoreleasePool::alloc()->init()) {}
@@ -29,7 +29,7 @@ class AutoreleaseScope {
   NS::AutoreleasePool* pool_;
 };
 
-// A reference to one of Metal's objects, released with it. NS::SharedPtr does the same and calls members of null.
+// An owned reference to a Metal object. NS::SharedPtr does the same, but calls members of null.
 template <class T>
 class Owned {
  public:
@@ -51,13 +51,13 @@ class Owned {
   T& operator*() const noexcept { return *object_; }
   explicit operator bool() const noexcept { return object_ != nullptr; }
 
-  // Takes over the reference that a call named new..., alloc or copy gave. Nil stays nil.
+  // Takes ownership of the reference that a call named new..., alloc or copy returned. Nil stays nil.
   static Owned take(T* object) noexcept {
     Owned owned;
     owned.object_ = object;
     return owned;
   }
-  // Keeps an object that the innermost AutoreleaseScope would let go of.
+  // Retains an object that the innermost AutoreleaseScope would release.
   static Owned keep(T* object) {
     if (object != nullptr) object->retain();
     return take(object);
@@ -78,13 +78,13 @@ Owned<T> kept(T* object) {
 // Empty for nil.
 std::string text_of(const NS::String* text);
 
-// What Metal says about a call that gave nothing. `error` may be nil: not every call explains itself.
+// The error for a call that returned nil. `error` may be nil: not every call explains itself.
 Error driver_error(const NS::Error* error, const char* call, Code code = Code::kDriver, Layer layer = Layer::kDevice);
 
-// What Metal says about work that failed on the GPU.
+// The error for work that failed on the GPU.
 Error execution_error(const MTL::CommandBuffer& commands);
 
-// Memory that both sides reach, on the way to or from memory that only the GPU does.
+// Memory that host and GPU can access, for transfers to and from memory that only the GPU can access.
 struct StagingPiece {
   MTL::Buffer* buffer = nullptr;
   std::byte* host = nullptr;
@@ -100,9 +100,9 @@ class StagingPool {
 
   // A piece of at least `bytes`. kOutOfMemory.
   Result<StagingPiece> take(std::size_t bytes = kPieceBytes);
-  // Takes back a piece that no work uses any more. Those of the common size are kept, up to a few.
+  // Releases a piece that no work uses any more. A few pieces of the common size are kept.
   void give(const StagingPiece& piece) noexcept;
-  // Requires: every piece was given back.
+  // Requires: every piece was released.
   void clear() noexcept;
 
  private:

@@ -1,5 +1,5 @@
-// Apple's metal-cpp, as the METAL device includes it: Objective-C's Metal behind C++ classes. The headers are not ours
-// and are found through BERTH_METAL_CPP_DIR. Only files of this folder include this one.
+// Apple's metal-cpp, as included by the METAL device: C++ classes for Objective-C's Metal. The headers are found
+// through BERTH_METAL_CPP_DIR. Only files of this folder include this one.
 #pragma once
 
 #include <Foundation/Foundation.hpp>

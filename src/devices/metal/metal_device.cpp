@@ -18,7 +18,7 @@
 namespace berth::metal {
 namespace {
 
-// Blocks are whole vectors long, so that a read may take the words around a window.
+// Block sizes are rounded up to whole vectors, so that a read may include the words around a window.
 constexpr std::size_t kLengthMultiple = 16;
 
 Error unavailable(std::string text) {
@@ -130,12 +130,12 @@ std::size_t MetalDevice::trim(std::size_t) noexcept {
   return before > after ? before - after : 0;
 }
 
-// Shared memory at the alignment asked for, or nil.
+// Shared memory with the requested alignment, or nil.
 MTL::Buffer* MetalDevice::new_shared(const BlockSpec& spec) {
   MTL::Buffer* const buffer = device_->newBuffer(round_up(spec.bytes, kLengthMultiple), MTL::ResourceStorageModeShared);
   if (buffer == nullptr) return nullptr;
   if (reinterpret_cast<std::uintptr_t>(buffer->contents()) % spec.alignment == 0) return buffer;
-  // Metal places buffers as it likes: pages of our own at the right place, wrapped.
+  // Metal chooses the address of its buffers, so pages of our own with the right alignment are wrapped.
   buffer->release();
   const std::size_t bytes = round_up(spec.bytes, page_bytes());
   void* pages = nullptr;

@@ -1,7 +1,7 @@
-// The METAL device: one GPU by its ordinal, the system's default first, through metal-cpp. Memory is unified where the
-// GPU has it so: a block is a shared MTLBuffer that host and GPU both reach, unless the caller asks for none of the
-// host (HostAccess::kNone), which gives private memory. Shared by std::shared_ptr; any thread may call; Metal's objects
-// are released exactly once, when their last block, queue or kernel goes.
+// The METAL device: one GPU by its ordinal, the system's default first, through metal-cpp. On a GPU with unified
+// memory, a block is a shared MTLBuffer that host and GPU can access, unless the caller requests HostAccess::kNone,
+// which gives private memory. Shared by std::shared_ptr; any thread may call; Metal objects are released exactly once,
+// with their last block, queue or kernel.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ inline MTL::Buffer* buffer_of(const Block& block) noexcept {
   return reinterpret_cast<MTL::Buffer*>(block.handle);
 }
 
-// Pipelines of Berth's own, for copies and fills that blits cannot do.
+// Berth's own pipelines, for copies and fills that blits cannot do.
 struct ByteKernels {
   Owned<MTL::ComputePipelineState> copy;
   Owned<MTL::ComputePipelineState> fill;
@@ -31,7 +31,7 @@ struct ByteKernels {
 
 class MetalDevice final : public Device {
  public:
-  // kDeviceUnavailable where Metal has no GPU of this ordinal; Metal's error otherwise.
+  // kDeviceUnavailable if Metal has no GPU with this ordinal; otherwise Metal's error.
   static Result<DevicePtr> open_ordinal(std::size_t ordinal);
 
   ~MetalDevice() override;
@@ -44,13 +44,13 @@ class MetalDevice final : public Device {
   Result<Block> import_block(const ForeignMemory& memory) override;
   void* native() noexcept override { return device_.get(); }
   void destroy() noexcept override;
-  // Metal keeps what left the residency set until the set is committed: this does so now.
+  // Metal keeps memory that was removed from the residency set until the set is committed: this commits it now.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
 
   MTL::Device& native_device() const noexcept { return *device_; }
   StagingPool& staging() noexcept { return staging_; }
   MetalInfo info() const;
-  // The set to attach to a new queue; null where there is none.
+  // The set to attach to a new queue; null if there is none.
   const MTL::ResidencySet* residency_set() noexcept;
 
   // Compiled at the first call. Metal's error.

@@ -1,5 +1,5 @@
-// A kernel on METAL: a compute pipeline made from Metal source or from a compiled metallib, told apart by the first
-// four bytes. Windows are bound at their byte offsets as buffers 0, 1, ...; the constants follow as the next buffer.
+// A kernel on METAL: a compute pipeline made from Metal source or from a compiled metallib, distinguished by the first
+// four bytes. Windows are bound at their byte offsets as buffers 0, 1, ...; the constants are the next buffer.
 // Immutable, so any thread may launch it; keeps its device alive.
 #pragma once
 
@@ -18,13 +18,14 @@ Result<Owned<MTL::ComputePipelineState>> make_pipeline(MTL::Device& device, MTL:
 
 class MetalKernelBody final : public KernelBody {
  public:
-  // kInvalidArgument with the compiler's words; kNotFound if the library has no such function.
+  // kInvalidArgument with the compiler's message; kNotFound if the library has no such function.
   static Result<Kernel> load(std::shared_ptr<MetalDevice> device, const KernelSource& source);
 
   const MetalDevice& device() const noexcept { return *device_; }
   const MTL::ComputePipelineState& pipeline() const noexcept { return *pipeline_; }
 
-  // kInvalidArgument for more than 31 buffers, constants past 4096 bytes or a group larger than the pipeline's.
+  // kInvalidArgument for more than 31 buffers, more than 4096 bytes of constants, or a group larger than the pipeline
+  // allows.
   Result<void> check(std::span<const KernelArgument> arguments, const Grid& grid,
                      std::span<const std::byte> constants) const;
   // Requires: check() was passed, and the encoder has the pipeline.

@@ -12,13 +12,13 @@
 namespace berth::metal {
 namespace {
 
-// Staging that one recording may fill before it is run and waited for.
+// The amount of staging that one recording may fill before it is run and waited for.
 constexpr std::size_t kMostPieces = 8;
 // Small transfers start at a cache line, so that two of them never share one.
 constexpr std::size_t kStagingAlignment = 64;
 constexpr std::size_t kWord = 4;
 
-// Runs one of the kernels over bytes, which the encoder has with its arguments.
+// Runs one of the kernels over bytes; the encoder has its arguments.
 void dispatch_over(MTL::ComputeCommandEncoder& encoder, std::size_t bytes) {
   constexpr std::size_t kBytesAGroup = kBytesAThread * kThreadsAGroup;
   encoder.dispatchThreadgroups(MTL::Size::Make(round_up(bytes, kBytesAGroup) / kBytesAGroup, 1, 1),
@@ -84,7 +84,7 @@ std::optional<Error> MetalQueue::Progress::broken_by() {
 
 void MetalQueue::Progress::break_off(const Error& why) {
   if (!error) error = why;
-  // Whoever waits for this queue on a GPU must not hang: waiting for it on the host gives the error.
+  // A queue that waits for this one on a GPU must not hang: waiting on the host returns the error.
   const std::uint64_t last = submitted.load(std::memory_order_acquire);
   if (event->signaledValue() < last) event->setSignaledValue(last);
 }
@@ -123,7 +123,7 @@ void MetalQueue::deliver(StagingPool& pool, Held& held, bool arrived) noexcept {
 MetalQueue::MetalQueue(MetalDevice& device, Owned<MTL::CommandQueue> queue, Owned<MTL::SharedEvent> event)
     : Queue(device), metal_(device), queue_(std::move(queue)), progress_(std::make_shared<Progress>(device.staging())) {
   progress_->event = std::move(event);
-  // A new queue on an old line counts on from where that stood.
+  // A new queue continues the values of its timeline.
   progress_->reached.store(next().value() - 1, std::memory_order_relaxed);
   progress_->submitted.store(next().value() - 1, std::memory_order_relaxed);
   timelines().put(timeline(), progress_);
@@ -141,7 +141,7 @@ Result<std::unique_ptr<Queue>> MetalQueue::make(MetalDevice& device) {
 MetalQueue::~MetalQueue() {
   close();
   timelines().remove(timeline(), progress_);
-  // What was recorded and never submitted does not run.
+  // Work that was recorded but never submitted does not run.
   end_encoding();
   commands_ = {};
   deliver(metal_.staging(), held_, false);
@@ -213,7 +213,7 @@ Result<StagingPiece*> MetalQueue::staging(std::size_t bytes, std::size_t* room) 
     held_.pieces.push_back(fresh);
   }
   StagingPiece& piece = held_.pieces.back();
-  // Room for the words around the bytes, which begin at most one word in.
+  // Room for the words around the bytes, which start at most one word in.
   *room = std::min(bytes, StagingPool::kPieceBytes - piece.used - 2 * kWord);
   return &piece;
 }
@@ -221,7 +221,7 @@ Result<StagingPiece*> MetalQueue::staging(std::size_t bytes, std::size_t* room) 
 Result<void> MetalQueue::flush() {
   if (!commands_) return {};
   end_encoding();
-  // Staging and fresh blocks must be resident before the work is committed, as in submit().
+  // Staging and new blocks must be resident before the work is committed, as in submit().
   if (Residency* set = metal_.residency()) BERTH_TRY(set->commit());
   auto commands = std::exchange(commands_, {});
   commands->commit();
@@ -282,7 +282,8 @@ Result<void> MetalQueue::all_or_over(const std::function<Result<void>()>& record
   const std::size_t arrivals = held_.arrivals.size();
   auto recorded = record();
   if (recorded) return recorded;
-  // Its caller gives up the target of a read, and the base will not stamp its memory: what was encoded is run out.
+  // The caller frees the target of a read, and the base will not store its last use: what was encoded is run to its
+  // end.
   held_.arrivals.resize(std::min(arrivals, held_.arrivals.size()));
   static_cast<void>(flush());
   return recorded;
@@ -302,7 +303,7 @@ Result<void> MetalQueue::write_staged(const Window& target, std::span<const std:
   while (done < source.size()) {
     std::size_t room = 0;
     BERTH_TRY_ASSIGN(StagingPiece* const piece, staging(source.size() - done, &room));
-    // The same place in its word as in the target, so that a blit can move the most of it.
+    // The same offset within a word as in the target, so that a blit can copy most of it.
     const std::size_t at = piece->used + (target.offset + done) % kWord;
     copy_host(piece->host + at, source.data() + done, room);
     piece->used = round_up(at + room, kStagingAlignment);
@@ -328,7 +329,7 @@ Result<void> MetalQueue::read_staged(const Window& source, std::span<std::byte> 
   while (done < target.size()) {
     std::size_t room = 0;
     BERTH_TRY_ASSIGN(StagingPiece* const piece, staging(target.size() - done, &room));
-    // Whole words around the bytes, where the buffer has them: reading more than was asked harms nobody.
+    // Whole words around the bytes, if the buffer has them: reading more than requested is harmless.
     const std::size_t first = source.offset + done;
     const std::size_t begin = first / kWord * kWord;
     const std::size_t end = round_up(first + room, kWord);
@@ -357,12 +358,12 @@ Result<void> MetalQueue::copy_window(const Window& source, const Window& target)
       &from == &to && source.offset < target.offset + bytes && target.offset < source.offset + bytes;
   if (!overlapping) return copy_bytes(from, source.offset, to, target.offset, bytes);
   if (source.offset == target.offset) return {};
-  // Blits must not overlap: there and back again.
+  // Blits must not overlap, so the copy goes through scratch memory.
   held_.pieces.reserve(held_.pieces.size() + 1);
   const std::size_t phase = source.offset % kWord;
   BERTH_TRY_ASSIGN(StagingPiece scratch, metal_.staging().take(round_up(bytes + phase, kWord)));
   scratch.used = scratch.bytes;
-  // At the front, because transfers fill the piece at the back.
+  // At the front, because transfers fill the last piece.
   held_.pieces.insert(held_.pieces.begin(), scratch);
   BERTH_TRY(copy_bytes(from, source.offset, *scratch.buffer, phase, bytes));
   return copy_bytes(*scratch.buffer, phase, to, target.offset, bytes);
@@ -410,17 +411,19 @@ Result<void> MetalQueue::do_record_native(std::span<const Window>,
   BERTH_TRY_ASSIGN(MTL::CommandBuffer* const into, commands());
   end_encoding();
   auto recorded = record(into);
-  // What it encoded before it failed cannot be taken back, and the base will not stamp its memory: run it out.
+  // Work that was encoded before the failure cannot be undone, and the base will not store its last use: it is run to
+  // its end.
   if (!recorded) BERTH_TRY(flush());
   return recorded;
 }
 
-// --- Moments ---
+// --- Timepoints ---
 
 Result<void> MetalQueue::do_wait_for(Timepoint moment) {
   std::shared_ptr<Progress> other;
   timelines().with(moment.timeline(), [&](const std::shared_ptr<Progress>& found) { other = found; });
-  // Another kind of queue: the host waits. So it does for what has failed or was not submitted, which is an error.
+  // A queue of another backend: the host waits. It also waits for work that has failed or was not submitted, which is
+  // an error.
   if (other == nullptr || other->submitted.load(std::memory_order_acquire) < moment.value() || other->broken_by())
     return Queue::do_wait_for(moment);
   std::shared_ptr<Outcome> outcome;
@@ -452,11 +455,11 @@ Result<void> MetalQueue::do_submit(std::uint64_t value) {
     const MutexLock lock(progress_->mutex);
     progress_->submitted.store(value, std::memory_order_release);
     Held held = std::exchange(held_, {});
-    // What comes after failed work of the same queue has failed with it.
+    // Work after failed work of the same queue has failed too.
     if (!progress_->flights.empty()) held.waits.push_back(progress_->flights.back().outcome);
     auto outcome = std::make_shared<Outcome>(commands, std::move(held.waits));
     progress_->flights.push_back({value, std::move(outcome), std::move(held)});
-    // Nothing for the GPU to do: over already.
+    // The GPU has nothing to do: done already.
     if (!commands) progress_->settle_locked();
   }
   if (commands) commands->commit();
@@ -483,7 +486,7 @@ std::uint64_t MetalQueue::poll() noexcept {
   try {
     progress_->settle();
   } catch (...) {
-    // Nothing was found out: ask again later.
+    // Nothing is known: ask again later.
   }
   return progress_->reached.load(std::memory_order_acquire);
 }

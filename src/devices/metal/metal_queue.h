@@ -1,12 +1,12 @@
-// An MTLCommandQueue behind the common queue. Recording encodes into a command buffer, through one blit or compute
-// encoder at a time; submit() signals the queue's shared event with the moment's value and commits. Other METAL queues,
-// of this GPU or another, wait for that event on the GPU. A completion handler of each command buffer tells that its
-// moment is reached. Threads as for Queue; lives no longer than its device.
+// An MTLCommandQueue as a queue. Recording encodes into a command buffer, with one blit or compute encoder at a time;
+// submit() signals the shared event of the queue with the value of the timepoint and commits. Other METAL queues, of
+// this GPU or another, wait for that event on the GPU. A completion handler of each command buffer reports that its
+// timepoint is reached. Threads as for Queue; must not outlive its device.
 //
-// The host moves bytes of shared memory itself where the queue is idle, because then nothing can be overtaken; else
-// they go through staging pieces and blits, in order.
+// The host copies bytes of shared memory itself if the queue is idle, because nothing can be overtaken then; otherwise
+// transfers go through staging pieces and blits, in order.
 //
-// Work that fails on the GPU breaks the queue off: its moment is never reached, and every later call gives the error.
+// Work that fails on the GPU breaks the queue: its timepoint is never reached, and every later call returns the error.
 #pragma once
 
 #include <atomic>
@@ -45,15 +45,15 @@ class MetalQueue final : public Queue {
   std::uint64_t poll() noexcept override;
 
  private:
-  // Bytes that are in staging when the work is done, and then go on to their target.
+  // Bytes that are in staging when the work is done, and are then copied to their target.
   struct Arrival {
     const std::byte* from;
     std::byte* to;
     std::size_t bytes;
   };
   struct Progress;
-  // How the work of a moment ended: well, if its commands and everything it waited for did. A queue that waits on the
-  // GPU for one that fails must not seem to have succeeded. Any thread may ask.
+  // The outcome of the work of one timepoint: success if its commands and everything it waited for succeeded. A queue
+  // that waits on the GPU for one that fails must not appear to have succeeded. Any thread may ask.
   class Outcome {
    public:
     Outcome(Owned<MTL::CommandBuffer> commands, std::vector<std::shared_ptr<Outcome>> waits)
@@ -62,13 +62,13 @@ class MetalQueue final : public Queue {
     void wait();
     // Requires: is_over().
     const std::optional<Error>& error() const noexcept { return error_; }
-    // The queues that wait for this, to be looked at again when it is over: work of theirs may have failed before it.
+    // The queues that wait for this one, to be checked again when it is over: their work may have failed before it.
     void add_dependent(std::weak_ptr<Progress> queue);
     std::vector<std::weak_ptr<Progress>> take_dependents();
 
    private:
-    Mutex mutex_;  // guards what follows; taken from a moment to those before it, never back
-    Owned<MTL::CommandBuffer> commands_ BERTH_GUARDED_BY(mutex_);  // null where the host did all of it
+    Mutex mutex_;  // guards what follows; acquired from a timepoint to earlier ones, never back
+    Owned<MTL::CommandBuffer> commands_ BERTH_GUARDED_BY(mutex_);  // null if the host did all of it
     std::vector<std::shared_ptr<Outcome>> waits_ BERTH_GUARDED_BY(mutex_);
     std::vector<std::weak_ptr<Progress>> dependents_ BERTH_GUARDED_BY(mutex_);
     bool over_ BERTH_GUARDED_BY(mutex_) = false;
@@ -80,18 +80,18 @@ class MetalQueue final : public Queue {
     std::vector<Arrival> arrivals;
     std::vector<std::shared_ptr<Outcome>> waits;
   };
-  // A moment on its way.
+  // A timepoint in flight.
   struct Flight {
     std::uint64_t value;
     std::shared_ptr<Outcome> outcome;
     Held held;
   };
-  // How far the queue has come. Completion handlers share it, so that one that runs late finds it.
+  // The progress of the queue. Completion handlers share it, so that a late one finds it.
   struct Progress {
     explicit Progress(StagingPool& pool) : staging(pool) {}
 
     bool idle();
-    // Delivers what the flights at the front brought, as far as they are over.
+    // Completes the flights at the front that are over.
     void settle();
     void settle_locked() BERTH_REQUIRES(mutex);
     void break_off(const Error& why) BERTH_REQUIRES(mutex);
@@ -104,11 +104,11 @@ class MetalQueue final : public Queue {
     Mutex mutex;  // guards what follows
     std::deque<Flight> flights BERTH_GUARDED_BY(mutex);
     std::vector<std::weak_ptr<Progress>> dependents
-        BERTH_GUARDED_BY(mutex);  // of flights that are over, still to be looked at
+        BERTH_GUARDED_BY(mutex);  // of flights that are over, still to be checked
     std::optional<Error> error BERTH_GUARDED_BY(mutex);
   };
 
-  // The METAL queues alive, by their line, for others to wait for.
+  // The live METAL queues by timeline, for others to wait for.
   static TimelineMap<std::shared_ptr<Progress>>& timelines();
 
   MetalQueue(MetalDevice& device, Owned<MTL::CommandQueue> queue, Owned<MTL::SharedEvent> event);
@@ -120,11 +120,12 @@ class MetalQueue final : public Queue {
   Result<MTL::ComputeCommandEncoder*> compute(const MTL::ComputePipelineState& pipeline);
   void end_encoding() noexcept;
   bool can_move_now(const Window& window);
-  // Room in staging; `room` says how much of `bytes` fits.
+  // Room in staging; `room` is set to how much of `bytes` fits.
   Result<StagingPiece*> staging(std::size_t bytes, std::size_t* room);
-  // Runs what is recorded and waits for it, without a moment: when staging is full, or work must not stay half done.
+  // Runs what is recorded and waits for it, without a timepoint: if staging is full, or if work must not stay
+  // incomplete.
   Result<void> flush();
-  // Records, and where that fails half way makes sure that nothing of it is left to happen later.
+  // Records, and if that fails half way, ensures that nothing of it is executed later.
   Result<void> all_or_over(const std::function<Result<void>()>& record);
   Result<void> write_staged(const Window& target, std::span<const std::byte> source);
   Result<void> read_staged(const Window& source, std::span<std::byte> target);
@@ -140,9 +141,9 @@ class MetalQueue final : public Queue {
   MetalDevice& metal_;
   const Owned<MTL::CommandQueue> queue_;
   const std::shared_ptr<Progress> progress_;
-  // Guarded by the base's lock.
+  // Guarded by the lock of Queue.
   Owned<MTL::CommandBuffer> commands_;
-  Owned<MTL::BlitCommandEncoder> blit_;  // at most one of the two is there
+  Owned<MTL::BlitCommandEncoder> blit_;  // at most one of the two exists
   Owned<MTL::ComputeCommandEncoder> compute_;
   const MTL::ComputePipelineState* pipeline_ = nullptr;  // the one that compute_ has, kept by the command buffer
   Held held_;

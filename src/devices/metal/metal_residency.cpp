@@ -7,7 +7,7 @@
 namespace berth::metal {
 namespace {
 
-// metal-cpp keeps this question to its own classes.
+// metal-cpp keeps this function private to its own classes.
 class Ask : public NS::Object {
  public:
   static bool responds(const void* object, const char* selector) {
@@ -23,7 +23,7 @@ const MTL::Allocation* allocation_of(const Block& block) noexcept {
 
 MetalResidency::MetalResidency(MTL::Device& device) {
   const AutoreleaseScope scope;
-  // An older system knows neither the class nor the selector: what is sent to nil gives nil.
+  // An older system has neither the class nor the selector; messages to nil return nil.
   auto* const made = MTL::ResidencySetDescriptor::alloc();
   auto* const descriptor = made == nullptr ? nullptr : made->init();
   if (descriptor == nullptr || !Ask::responds(&device, "newResidencySetWithDescriptor:error:")) {
@@ -63,7 +63,7 @@ Result<void> MetalResidency::put(std::span<const Block> blocks, std::vector<Refu
 
 void MetalResidency::take(const Block& block) noexcept {
   if (set_ == nullptr) return;
-  // Told at once, while the buffer is there for certain; Metal acts on it at the commit.
+  // Removed at once, while the buffer certainly exists; Metal applies it at the commit.
   set_->removeAllocation(allocation_of(block));
   changed_ = true;
 }

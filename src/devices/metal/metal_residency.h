@@ -1,7 +1,7 @@
-// Residency on METAL: an MTLResidencySet, attached to every queue of the device. Blocks added and removed change it
-// only at a commit, with one commit of the set and one request for residency. Where the system has no residency sets
-// (macOS before 15) the report says so and Metal makes resident what each command names, as it always did. One set a
-// device; any thread may call.
+// Residency on METAL: an MTLResidencySet that is attached to every queue of the device. Blocks that were added and
+// removed change it only at a commit, with one commit of the set and one request for residency. If the system has no
+// residency sets (macOS before 15), the report says so, and Metal makes resident what each command names. Each device
+// owns one set; any thread may call.
 #pragma once
 
 #include <span>
@@ -18,11 +18,11 @@ class MetalResidency final : public Residency {
   explicit MetalResidency(MTL::Device& device);
   ~MetalResidency() override;
 
-  // Null where there is none; why_not() says the reason.
+  // Null if there is none; why_not() returns the reason.
   const MTL::ResidencySet* set() const noexcept { return set_; }
   const std::string& why_not() const noexcept { return why_not_; }
 
-  // Lets go of the set, before the device goes. Nothing is put or taken afterwards.
+  // Releases the set before the device is destroyed. Nothing is put or taken afterwards.
   void close() noexcept;
 
  protected:

@@ -1,4 +1,4 @@
-// Kernels of Berth's own on METAL: copies and fills at any byte. Blits on macOS move whole words of four bytes.
+// Berth's own kernels on METAL: copies and fills at any byte. Blits on macOS copy whole words of four bytes.
 #pragma once
 
 #include <cstdint>

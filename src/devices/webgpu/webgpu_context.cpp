@@ -29,7 +29,7 @@ wgpu::StringView view(std::string_view text) noexcept {
   return {text.data(), text.size()};
 }
 
-// Drivers answer in paragraphs; an error is a sentence.
+// Driver messages have several lines; an error is one line.
 std::string one_line(std::string_view text) {
   std::string line;
   for (const char c : text) {
@@ -73,9 +73,9 @@ struct Answer {
 
 }  // namespace
 
-// Catches what the driver reports while it lives, on this thread. wgpu-native calls the uncaptured-error callback
-// on the thread that erred and shares its scopes between threads, so there the callback is the safe way; by the
-// standard, scopes belong to a thread.
+// Catches what the driver reports on this thread during its lifetime. wgpu-native calls the uncaptured-error callback
+// on the thread that caused the error and shares its scopes between threads, so the callback is the safe way there; in
+// the standard, scopes belong to a thread.
 class ErrorCatcher {
  public:
   ErrorCatcher(Context& context, const char* call) : context_(context), call_(call), outer_(current_) {
@@ -88,7 +88,7 @@ class ErrorCatcher {
   ErrorCatcher(const ErrorCatcher&) = delete;
   ErrorCatcher& operator=(const ErrorCatcher&) = delete;
 
-  // The first error so far, and the end of the catching.
+  // Returns the first error so far and stops catching.
   std::optional<Error> take() {
     if (taken_) return std::nullopt;
     taken_ = true;
@@ -212,7 +212,7 @@ Result<void> Context::open_adapter(const AdapterChoice& choice) {
   };
   const wgpu::Future future = calls().InstanceRequestAdapter(instance_, &options, info);
   const auto completed = complete(future, "wgpuInstanceRequestAdapter");
-  adapter_ = static_cast<wgpu::Adapter>(answer.handle);  // ours to release whatever else went wrong
+  adapter_ = static_cast<wgpu::Adapter>(answer.handle);  // must be released even if something else failed
   BERTH_TRY(completed);
   if (answer.status != wgpu::kStatusSuccess || adapter_ == nullptr)
     return Error::with_text(
@@ -237,7 +237,7 @@ Result<void> Context::open_device(const AdapterChoice& choice) {
   std::size_t count = 0;
   f16_ = calls().AdapterHasFeature(adapter_, wgpu::kFeatureShaderF16) != 0;
   if (f16_) features[count++] = wgpu::kFeatureShaderF16;
-  // On a discrete card mapped memory lives on the wrong side of the bus; elsewhere it is all one memory.
+  // On a discrete GPU, mapped memory is on the wrong side of the bus; on others it is the same memory.
   const wgpu::Enum mappable = mappable_storage_feature(dialect_);
   maps_storage_ = choice.map_storage && mappable != 0 && kind != wgpu::kAdapterDiscrete &&
                   calls().AdapterHasFeature(adapter_, mappable) != 0;
@@ -280,7 +280,7 @@ Context::~Context() {
   if (queue_ != nullptr) calls().QueueRelease(queue_);
   if (device_ != nullptr) {
     calls().DeviceDestroy(device_);
-    // The callback that tells of the loss refers to this object: let it run while that stands.
+    // The callback for the loss of the device refers to this object: let it run while the object exists.
     if (dialect_ == Dialect::kWgpuNative)
       calls().DevicePoll(device_, 0, nullptr);
     else
@@ -307,7 +307,7 @@ void Context::note_stray(wgpu::Enum type, std::string_view call, std::string_vie
     if (!stray_) stray_ = error_of(type, call, message);
     stray_there_.store(true, std::memory_order_release);
   } catch (...) {
-    // No memory even for the message: losing it is all that is left.
+    // No memory even for the message: it is lost.
   }
 }
 
@@ -372,7 +372,7 @@ Result<Handle> Context::checked(const char* call, void (*release)(Handle), Make&
   if (!error && handle == nullptr)
     error = Error::with_text(Code::kDriver, Layer::kDevice, fmt::format("{} gave nothing", call));
   if (!error) return handle;
-  // A failed call still gives an object, one that answers every use with an error.
+  // A failed call still returns an object; every use of that object is an error.
   if (handle != nullptr) release(handle);
   return *std::move(error);
 }
@@ -445,7 +445,7 @@ Result<std::byte*> Context::map(wgpu::Buffer buffer, wgpu::Flags mode, std::size
   ErrorCatcher catcher(*this, "wgpuBufferMapAsync");
   const wgpu::Future future = calls().BufferMapAsync(buffer, mode, offset, bytes, info);
   if (dialect_ == Dialect::kWgpuNative) {
-    // The callback runs inside a poll: mostly ours, perhaps another thread's.
+    // The callback runs inside a poll, usually ours, possibly of another thread.
     if (waiter.status.load(std::memory_order_acquire) == 0) calls().DevicePoll(device_, 0, nullptr);
     if (waiter.status.load(std::memory_order_acquire) == 0) calls().DevicePoll(device_, 1, nullptr);
     waiter.status.wait(0, std::memory_order_acquire);
@@ -528,7 +528,7 @@ void Context::raise_done(Submission submission) noexcept {
 
 void Context::on_done(wgpu::Enum status, wgpu::StringView message, void* self, void* submission) {
   auto& context = *static_cast<Context*>(self);
-  // Work that failed is over too; that it failed is told by health().
+  // Failed work is over too; health() reports the failure.
   if (status != wgpu::kStatusSuccess && !context.closing_)
     context.note_stray(wgpu::kErrorInternal, "wgpuQueueOnSubmittedWorkDone",
                        fmt::format("submitted work ended with status {}: {}", status, one_line(view(message))));

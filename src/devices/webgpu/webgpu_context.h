@@ -1,7 +1,7 @@
-// One WebGPU device with its instance, adapter and queue, and every driver call that can fail, each turned into
-// a Result that names the call. Errors that WebGPU reports on the side (a callback, an error scope) are caught
-// around the call that caused them; an error nobody was waiting for comes back from the next submit or wait.
-// Any thread may call. The context outlives everything made from it.
+// One WebGPU device with its instance, adapter and queue, and every driver call that can fail, each as a function that
+// returns a Result with the name of the call. Errors that WebGPU reports asynchronously (a callback, an error scope)
+// are caught around the call that caused them; other errors are returned by the next submit or wait. Any thread may
+// call. The context outlives everything made from it.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@
 
 namespace berth::webgpu {
 
-// Which adapter to take. The environment variables BERTH_WEBGPU_ADAPTER (part of its name), BERTH_WEBGPU_POWER
-// (low or high) and BERTH_WEBGPU_SOFTWARE (1: a software adapter) fill it in adapter_choice().
+// Selects an adapter. adapter_choice() fills it from the environment variables BERTH_WEBGPU_ADAPTER (a part of its
+// name), BERTH_WEBGPU_POWER (low or high) and BERTH_WEBGPU_SOFTWARE (1: a software adapter).
 struct AdapterChoice {
   std::string name{};  // any part of the adapter's name, case-insensitive; empty for any
   wgpu::Enum power = wgpu::kPowerUndefined;
   bool software = false;
   std::size_t ordinal = 0;  // among all adapters when not 0
-  bool map_storage = true;  // map storage buffers where the adapter can
+  bool map_storage = true;  // map storage buffers if the adapter can
 };
 
 AdapterChoice adapter_choice(std::size_t ordinal);
@@ -65,21 +65,20 @@ class Context {
   // Requires: offset is a multiple of 8, bytes of 4; the buffer is not mapped.
   Result<std::byte*> map(wgpu::Buffer buffer, wgpu::Flags mode, std::size_t offset, std::size_t bytes);
 
-  // Queues a write that takes effect after what was submitted and before what will be.
+  // Enqueues a write that takes effect after previous submissions and before later ones.
   Result<void> write_buffer(wgpu::Buffer buffer, std::uint64_t offset, const void* data, std::size_t bytes);
 
-  // Ends the encoder and sends it off. Both the encoder and the command buffer are released whatever happens.
-  // An encoder that holds an invalid command is refused here and never submitted: wgpu-native would end the
-  // process.
+  // Finishes the encoder and submits it. The encoder and the command buffer are released in any case. An encoder with
+  // an invalid command is refused here and never submitted, because wgpu-native would end the process.
   Result<Submission> finish_and_submit(wgpu::CommandEncoder encoder);
 
-  // Blocks, without spinning, until `submission` is done. kDeviceLost if the device went away.
+  // Blocks, without spinning, until `submission` is done. kDeviceLost if the device was lost.
   Result<void> wait(Submission submission);
   // Never blocks.
   bool is_done(Submission submission) noexcept;
   std::uint64_t submissions() const noexcept { return submitted_count_.load(std::memory_order_relaxed); }
 
-  // An error that came when nobody was waiting for one, or the loss of the device.
+  // An error that no call was waiting for, or the loss of the device.
   Result<void> health();
 
  private:

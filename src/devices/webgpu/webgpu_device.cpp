@@ -78,27 +78,27 @@ class WebgpuDevice final : public Device {
           "WEBGPU gives no lasting host pointer to {} bytes: use HostAccess::kPreferred with copyin and copyout",
           spec.bytes);
     const bool maps = context().maps_storage() && spec.host != HostAccess::kNone;
-    // Berth's own kernels need storage and copies whatever the block is for; Queue checks the block's usage.
+    // Berth's own kernels need storage and copy usage for every block; Queue checks the usage of the block.
     wgpu::Flags usage = wgpu::kUsageStorage | wgpu::kUsageCopySrc | wgpu::kUsageCopyDst;
     if (allows(spec.usage, Usage::kUniform)) usage |= wgpu::kUsageUniform;
     if (maps) usage |= wgpu::kUsageMapRead | wgpu::kUsageMapWrite;
     const std::size_t bytes = round_up(spec.bytes, kGrain);
     BERTH_TRY_ASSIGN(const wgpu::Buffer buffer, context().create_buffer(usage, bytes, spec.label.text()));
     shared_.buffers.add(buffer, bytes, maps, false);
-    // Fresh WebGPU memory is zero by the standard, so `zero` is always met.
+    // New WebGPU memory is zero by the standard, so `zero` is always satisfied.
     return Block{.handle = reinterpret_cast<std::uint64_t>(buffer), .bytes = spec.bytes};
   }
 
   void free_block(const Block& block, Timepoint) noexcept override {
     const BufferStatePtr state = shared_.buffers.remove(block.handle);
     if (state == nullptr) return;
-    // A bind group that a queue remembers must not keep the memory. Work that was recorded and never submitted
-    // must not meet a destroyed buffer: the driver keeps it until the recording is gone.
+    // A bind group that a queue caches must not keep the memory. Work that was recorded but never submitted must not
+    // use a destroyed buffer: the driver keeps it until the recording is dropped.
     if (state->users.load(std::memory_order_acquire) == 0) context().calls().BufferDestroy(state->buffer);
     context().calls().BufferRelease(state->buffer);
   }
 
-  // WebGPU has no residency of its own: the set is counted and nothing else.
+  // WebGPU does not expose residency: the set only counts.
   std::unique_ptr<Residency> make_residency() override { return std::make_unique<CountingResidency>(); }
 
   Result<std::unique_ptr<Queue>> create_queue() override {
@@ -121,7 +121,7 @@ Result<DevicePtr> open_with(const Library& library, const AdapterChoice& choice)
   BERTH_TRY_ASSIGN(auto context, Context::open(library, choice));
   const std::string name = choice.ordinal == 0 ? "WEBGPU" : "WEBGPU:" + std::to_string(choice.ordinal);
   DevicePtr device = share_device(std::make_unique<WebgpuDevice>(name, std::shared_ptr<Context>(std::move(context))));
-  static_cast<void>(device->keep_resident());  // refused where the environment turned residency off
+  static_cast<void>(device->keep_resident());  // refused if the environment disables residency
   return device;
 }
 

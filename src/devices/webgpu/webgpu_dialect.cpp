@@ -33,8 +33,8 @@ std::string dialect_version(const wgpu::Calls& calls) {
 
 wgpu::Instance create_instance(const wgpu::Calls& calls) {
   if (dialect_of(calls) == Dialect::kWgpuNative) {
-    // Without this the library also starts OpenGL, which prints to stderr where there is no display and has no
-    // storage buffers worth having.
+    // Without this the library also starts OpenGL, which prints to stderr without a display and has only small storage
+    // buffers.
     wgpu::NativeInstanceExtras extras{};
     extras.chain.type = wgpu::kTypeNativeInstanceExtras;
     extras.backends = wgpu::kNativeVulkan | wgpu::kNativeMetal | wgpu::kNativeD3D12;
@@ -50,7 +50,7 @@ wgpu::Instance create_instance(const wgpu::Calls& calls) {
 }
 
 wgpu::Enum mappable_storage_feature(Dialect dialect) noexcept {
-  // Dawn has the like, under a number that changed between its releases: it is not asked for.
+  // Dawn has the same feature under a number that changed between its releases, so it is not requested.
   return dialect == Dialect::kWgpuNative ? wgpu::kNativeMappablePrimaryBuffers : 0;
 }
 

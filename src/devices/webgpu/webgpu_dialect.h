@@ -1,6 +1,6 @@
-// The one place that knows where wgpu-native and Dawn differ. Everything else speaks the standard webgpu.h. The
-// differences: how the host waits, whether a submission has a number, where errors are reported, which feature
-// lets storage buffers be mapped, and what an instance must be told. Any thread may call; no state.
+// The differences between wgpu-native and Dawn; all other files use the standard webgpu.h. The differences are: how the
+// host waits, whether a submission has a number, where errors are reported, which feature allows storage buffers to be
+// mapped, and what an instance needs. Any thread may call; no state.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ std::string dialect_objection(const wgpu::Calls& calls, bool current_header);
 // "wgpu-native 29.0.1.1" or "standard".
 std::string dialect_version(const wgpu::Calls& calls);
 
-// An instance that may use the machine's first-class backends, or null.
+// An instance that may use the primary backends of the machine, or null.
 wgpu::Instance create_instance(const wgpu::Calls& calls);
 
-// The feature that lets one buffer be both mapped and bound, or 0 where its number is not settled.
+// The feature that allows a buffer to be both mapped and bound, or 0 if its number is not stable.
 wgpu::Enum mappable_storage_feature(Dialect dialect) noexcept;
 
 }  // namespace berth::webgpu

@@ -93,7 +93,7 @@ Result<Library> open_library_at(const std::string& path) {
   }
   Library library{.calls = {}, .path = path};
   Dl_info info{};
-  // dlsym gives an object pointer; POSIX lets it be read as a function's.
+  // dlsym returns an object pointer; POSIX allows it to be used as a function pointer.
 #define BERTH_WEBGPU_LOAD(name, result, arguments)                                \
   {                                                                               \
     using Function = result(*) arguments;                                         \
@@ -115,7 +115,7 @@ Result<Library> open_library_at(const std::string& path) {
   if (dladdr(reinterpret_cast<const void*>(library.calls.CreateInstance), &info) != 0 && info.dli_fname != nullptr) {
     library.path = info.dli_fname;
   }
-  // Names stay while layouts change: a library of an older header would read our structs wrongly.
+  // Names stay while layouts change: a library of an older header would misread our structs.
   const bool current_header = dlsym(handle, "wgpuComputePassEncoderSetImmediates") != nullptr;
   if (auto objection = dialect_objection(library.calls, current_header); !objection.empty()) {
     return unavailable(fmt::format("{}: {}; {}", library.path, objection, kWhatToInstall));
@@ -131,7 +131,7 @@ Result<Library> open_library() {
   for (const std::string& candidate : library_candidates()) {
     auto library = open_library_at(candidate);
     if (library) return library;
-    // A bare name that the linker does not know says nothing; a file that is there and unfit does.
+    // A bare name that the linker does not find is no error; an existing file that cannot be used is.
     if (candidate.find('/') != std::string::npos && objection.empty()) objection = library.error().message();
   }
   if (!objection.empty()) return unavailable(objection);

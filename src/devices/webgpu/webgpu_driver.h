@@ -1,6 +1,6 @@
-// Finds a WebGPU library at run time and reads its calls into a table, so that one binary serves machines with
-// and without WebGPU. Any thread may call; an opened library stays loaded until the process ends, because its
-// own threads may outlive every device made from it.
+// Finds a WebGPU library at run time and reads its functions into a table, so that one binary runs with and without
+// WebGPU. Any thread may call; an open library stays loaded until the process ends, because its threads may outlive
+// every device made from it.
 #pragma once
 
 #include <string>
@@ -16,17 +16,15 @@ struct Library {
   std::string path;
 };
 
-// The places where a library is looked for, in order: the install prefix beside Berth itself, the dynamic
-// linker's own search, then the Python package `wgpu` in a virtual environment near the program, in the active
-// one, and in the system's folders.
+// The paths that are tried, in order: the install prefix of Berth, the search of the dynamic linker, then the Python
+// package `wgpu` in a virtual environment near the program, in the active one, and in the folders of the system.
 std::vector<std::string> library_candidates();
 
-// Opens the file named by the environment variable BERTH_WEBGPU_LIBRARY, and nothing else, where that is set;
-// otherwise the first candidate that is there. Fails with kDeviceUnavailable, saying what to install, when there
-// is none or when what was found speaks another version of webgpu.h.
+// Opens the file named by the environment variable BERTH_WEBGPU_LIBRARY if it is set, otherwise the first candidate
+// that exists. kDeviceUnavailable, with what to install, if there is none or if it has another version of webgpu.h.
 Result<Library> open_library();
 
-// The same for one file. Fails with kDeviceUnavailable in the loader's words.
+// The same for one file. kDeviceUnavailable with the loader's message.
 Result<Library> open_library_at(const std::string& path);
 
 }  // namespace berth::webgpu

@@ -1,6 +1,6 @@
-// A WGSL compute pipeline with its layout. Kernels keep the context they were compiled in alive; any thread may
-// launch them. A kernel whose storage buffers are partly read-only is compiled a second time, all writable, the
-// first time it is launched on windows of one buffer of which some are read and some written.
+// A WGSL compute pipeline with its layout. A kernel keeps the context it was compiled in alive; any thread may launch
+// it. A kernel with some read-only storage buffers is compiled a second time, with all of them writable, when it is
+// first launched on windows of one buffer of which some are read and some written.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ class WgslKernel final : public KernelBody {
     std::uint64_t id = 0;
   };
 
-  // kInvalidArgument for bindings Berth cannot make; Driver, with the compiler's words, for code that does not
-  // compile.
+  // kInvalidArgument for bindings that Berth cannot create; kDriver, with the compiler's message, for code that does
+  // not compile.
   static Result<std::shared_ptr<const WgslKernel>> compile(std::shared_ptr<Context> context, std::string_view code,
                                                            std::string_view entry);
   ~WgslKernel() override;

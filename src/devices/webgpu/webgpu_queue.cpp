@@ -13,8 +13,8 @@
 namespace berth::webgpu {
 namespace {
 
-constexpr std::size_t kMostGroups = 256;       // bind groups a queue remembers
-constexpr std::size_t kConstantsWindow = 256;  // what is bound at least, so that padding in WGSL's structs fits
+constexpr std::size_t kMostGroups = 256;       // bind groups that a queue caches
+constexpr std::size_t kConstantsWindow = 256;  // minimum binding size, so that padding of WGSL structs fits
 constexpr std::size_t kReadsInFlight = 2;
 
 }  // namespace
@@ -81,7 +81,7 @@ void WebgpuQueue::end_pass() noexcept {
 }
 
 void WebgpuQueue::use(const BufferStatePtr& state) {
-  // A kernel chain names the same few buffers again and again: one hold a recording would do, several do no harm.
+  // A chain of kernels uses the same few buffers repeatedly: one hold per recording would suffice, several do no harm.
   const std::size_t looked_at = std::min<std::size_t>(used_.size(), 8);
   if (std::find(used_.end() - static_cast<std::ptrdiff_t>(looked_at), used_.end(), state) != used_.end()) return;
   used_.push_back(state);
@@ -114,7 +114,7 @@ Result<void> WebgpuQueue::stage(const BufferStatePtr& state, std::size_t offset,
     const std::size_t count = std::min(source.size(), upload_.bytes - uploaded_);
     use(state);
     std::memcpy(upload_.mapped + uploaded_, source.data(), count);
-    // A write that goes on where the last one ended makes that copy longer.
+    // A write that continues where the last one ended extends that copy.
     PendingCopy& last = pending_copy_;
     if (last.bytes > 0 && last.target == state && last.from + last.bytes == uploaded_ &&
         last.to + last.bytes == offset) {
@@ -131,7 +131,7 @@ Result<void> WebgpuQueue::stage(const BufferStatePtr& state, std::size_t offset,
 }
 
 Result<void> WebgpuQueue::read_staged(const BufferStatePtr& state, std::size_t offset, std::span<std::byte> target) {
-  // Whole words around the window; what is not asked for stays in the chunk.
+  // Whole words around the window; the bytes that were not requested stay in the chunk.
   while (!target.empty()) {
     if (batch_.chunk.buffer != nullptr && read_back_ == batch_.chunk.bytes) {
       BERTH_TRY(flush());
@@ -293,14 +293,15 @@ Result<void> WebgpuQueue::do_launch(const Kernel& kernel, std::span<const Kernel
   }
   const WgslKernel::Variant* variant = &body->as_written();
   if (mixed) {
-    // Windows that are only read may overlap; declared writable they may not, though wgpu-native lets them.
+    // Windows that are only read may overlap; if they are declared writable they may not, although wgpu-native allows
+    // it.
     if (read_twice && context_.dialect() == Dialect::kStandard)
       return Error(Code::kInvalidArgument, Layer::kQueue,
                    "two of {} windows overlap in a buffer that the kernel also writes: copy one of them out first",
                    arguments.size());
     BERTH_TRY_ASSIGN(variant, body->all_writable());
   }
-  // Before the buffers are held: making room may send the recording off.
+  // Before the buffers are held: making room may submit the recording.
   if (body->takes_constants()) BERTH_TRY(room_for_constants(constants.size()));
   for (std::size_t i = 0; i < arguments.size(); ++i) use(states[i]);
   return dispatch(*body, *variant, std::span(bindings).first(arguments.size()), grid.groups, constants, cached);
@@ -325,7 +326,7 @@ Result<void> WebgpuQueue::do_record_native(std::span<const Window> uses,
 Result<void> WebgpuQueue::do_wait_for(Timepoint moment) {
   if (Timeline* timeline = find_timeline(moment.timeline())) {
     const MutexLock lock(timeline->mutex);
-    // The driver's one queue runs what was submitted first, first.
+    // The one queue of the driver executes submissions in order.
     if (timeline->queue != nullptr && &timeline->queue->device() == &device()) return {};
   }
   return berth::wait(moment);
@@ -343,7 +344,7 @@ void WebgpuQueue::abandon() noexcept {
   batch_ = {};
 }
 
-// A batch that will not be brought back.
+// A batch whose reads will not be delivered.
 void WebgpuQueue::let_go(Batch& batch) noexcept {
   if (batch.chunk.buffer != nullptr) shared_.staging.discard(std::exchange(batch.chunk, {}));
 }
@@ -394,7 +395,7 @@ void WebgpuQueue::complete_batches() {
   while (!flight_.empty()) {
     Batch& batch = flight_.front();
     if (batch.failed || !context_.is_done(batch.submission)) return;
-    // An error that nobody was waiting for is told to whoever waits next.
+    // An error that no call was waiting for is returned to the next one that waits.
     auto ok = context_.health();
     if (ok) ok = bring_back(batch);
     if (!ok) {
@@ -408,7 +409,7 @@ void WebgpuQueue::complete_batches() {
   }
 }
 
-// Large reads go through a few chunks: the oldest must be home before another sets out.
+// Large reads go through a few chunks: the oldest must be delivered before another is started.
 Result<void> WebgpuQueue::room_for_reads() {
   while (true) {
     Submission oldest = 0;
@@ -417,7 +418,7 @@ Result<void> WebgpuQueue::room_for_reads() {
       complete_batches();
       const auto reads = [](const Batch& batch) { return batch.chunk.buffer != nullptr; };
       if (static_cast<std::size_t>(std::count_if(flight_.begin(), flight_.end(), reads)) < kReadsInFlight) return {};
-      if (flight_.front().failed) return *flight_.front().failed;  // told again by wait()
+      if (flight_.front().failed) return *flight_.front().failed;  // wait() returns it again
       oldest = std::find_if(flight_.begin(), flight_.end(), reads)->submission;
     }
     BERTH_TRY(context_.wait(oldest));

@@ -1,12 +1,12 @@
-// A Berth queue on WebGPU. All queues of a device share the driver's one queue, which runs submissions in order;
-// each Berth queue records into an encoder of its own. Transfers take the shortest legal way:
+// A queue on WebGPU. All queues of a device share the one queue of the driver, which executes submissions in order;
+// each Berth queue records into its own encoder. Transfers use the shortest valid path:
 //
 //   in place   the buffer maps, and nothing recorded or in flight uses it: memcpy, no submission at all
 //   staged     through warm pooled chunks and a recorded copy; neighbouring small writes become one copy
 //   patched    the first and last bytes that do not fill a 4-byte word: a kernel changes just those bytes, on the
 //              device and in order, so that neighbours written by another queue stay as they are
 //
-// Queue's contract (berth/queue.h) says who may call what from where.
+// Threads and lifetimes: see berth/memory/queue.h.
 #pragma once
 
 #include <array>
@@ -24,11 +24,11 @@
 
 namespace berth::webgpu {
 
-// What the queues of a device share. Owned by the device.
+// State that the queues of a device share. Owned by the device.
 struct Shared {
   explicit Shared(std::shared_ptr<Context> opened) : context(std::move(opened)), staging(*context) {}
 
-  // The kernel of this text, compiled the first time it is asked for.
+  // The kernel of this text, compiled on first use.
   Result<std::shared_ptr<const WgslKernel>> kernel(std::string_view code, std::string_view entry = "main");
 
   std::shared_ptr<Context> context;
@@ -65,10 +65,10 @@ class WebgpuQueue final : public Queue {
     std::byte* target;
     std::size_t bytes;
   };
-  // What one submission brings back.
+  // The reads of one submission.
   struct Batch {
     Submission submission = 0;
-    std::uint64_t value = 0;  // the moment it completes, 0 for a submission in between
+    std::uint64_t value = 0;  // the timepoint it completes; 0 for an intermediate submission
     std::vector<PendingRead> reads;
     Chunk chunk;  // what `reads` come through
     std::optional<Error> failed;
@@ -101,8 +101,8 @@ class WebgpuQueue final : public Queue {
   // Requires: room_for_constants() and use() were called.
   Result<void> dispatch(const WgslKernel& kernel, const WgslKernel::Variant& variant, std::span<const Binding> bindings,
                         const std::array<std::uint32_t, 3>& groups, std::span<const std::byte> constants, bool cached);
-  // Makes sure that this recording can take so many bytes of constants; may send off what is recorded, so it comes
-  // before use() of the buffers that the constants are for.
+  // Ensures that this recording can take this many bytes of constants. May submit what is recorded, so call it before
+  // use() of the buffers of the same launch.
   Result<void> room_for_constants(std::size_t bytes);
   std::uint32_t place_constants(std::span<const std::byte> constants) noexcept;
   Result<wgpu::BindGroup> bind_group(const WgslKernel& kernel, const WgslKernel::Variant& variant,
@@ -117,7 +117,7 @@ class WebgpuQueue final : public Queue {
   void let_go(Batch& batch) noexcept;
   Result<void> room_for_reads();
 
-  // Where bytes lie (webgpu_queue_bytes.cpp).
+  // Alignment of bytes (webgpu_queue_bytes.cpp).
   Result<bool> take_in_place(BufferState& state, std::size_t bytes);
   template <class Transfer>
   Result<void> in_place(BufferState& state, wgpu::Flags mode, std::size_t offset, std::size_t bytes,
@@ -142,7 +142,7 @@ class WebgpuQueue final : public Queue {
   PendingCopy pending_copy_;
   Chunk constants_;
   std::size_t constants_used_ = 0;
-  std::vector<std::byte> constants_host_;  // where the chunk does not map: written just before the submit
+  std::vector<std::byte> constants_host_;  // if the chunk cannot be mapped: written just before the submit
   Chunk scratch_;
   Batch batch_;
   std::size_t read_back_ = 0;  // bytes used of the batch's last chunk
@@ -150,7 +150,7 @@ class WebgpuQueue final : public Queue {
   GroupKey key_;
   Submission last_ = 0;
 
-  Mutex flight_mutex_;  // guards what follows; taken after Queue's lock, never before
+  Mutex flight_mutex_;  // guards what follows; acquired after the lock of Queue, never before
   std::deque<Batch> flight_ BERTH_GUARDED_BY(flight_mutex_);
   std::atomic<std::uint64_t> reached_{0};
 };

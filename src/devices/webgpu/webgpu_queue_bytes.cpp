@@ -1,4 +1,4 @@
-// The half of the queue that deals with where bytes lie: in place, in whole words, or at their edges.
+// The part of the queue that handles the alignment of bytes: in place, in whole words, or at the edges of words.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -12,8 +12,8 @@
 namespace berth::webgpu {
 namespace {
 
-// From here on, waiting for a buffer to become idle and writing it in place beats staging, which would wait for
-// the same work.
+// From this size on, waiting for a buffer to become idle and writing it in place is faster than staging, which would
+// wait for the same work.
 constexpr std::size_t kWorthWaiting = std::size_t{1} << 20;
 
 constexpr std::size_t round_down(std::size_t value, std::size_t multiple) noexcept {
@@ -169,8 +169,8 @@ Result<void> WebgpuQueue::do_copy(const Window& source, const Window& target) {
     return copy_bytes(from->buffer, source.offset, to->buffer, target.offset, source.bytes);
   }
   if (from == to && source.offset == target.offset) return {};
-  // WebGPU copies whole words between two buffers only. Everything else goes through scratch, piece by piece, in
-  // the direction that an overlap allows.
+  // WebGPU copies only whole words, and only between two buffers. Everything else goes through scratch memory, piece by
+  // piece, in the direction that an overlap allows.
   constexpr std::size_t kPiece = kChunkBytes - 8;
   const bool backwards = from == to && target.offset > source.offset;
   for (std::size_t done = 0; done < source.bytes;) {

@@ -8,7 +8,7 @@
 namespace berth::webgpu {
 namespace {
 
-// Two of a kind keep host and device busy at once; more would only be colder.
+// Two chunks of a kind keep host and device busy at once; more would only be colder in the cache.
 constexpr std::size_t kInFlight = 2;
 
 wgpu::Flags usage_of(ChunkKind kind, bool maps_storage) noexcept {
@@ -41,7 +41,7 @@ Result<Chunk> Staging::take(ChunkKind kind) {
   {
     const MutexLock lock(mutex_);
     auto& resting = resting_[static_cast<std::size_t>(kind)];
-    // The latest that is free is the warmest.
+    // The chunk that became free last is the warmest.
     auto found = resting.end();
     for (auto it = resting.end(); it != resting.begin() && found == resting.end();)
       if (context_.is_done((--it)->busy_until)) found = it;
@@ -86,8 +86,8 @@ void Staging::give(Chunk chunk, Submission busy_until) noexcept {
 }
 
 void Staging::discard(const Chunk& chunk) noexcept {
-  // The driver keeps the memory until submitted work that uses it is over, and no longer: a bind group that a queue
-  // remembers must not keep it.
+  // The driver keeps the memory until submitted work that uses it is done, and no longer: a bind group that a queue
+  // caches must not keep it.
   context_.calls().BufferDestroy(chunk.buffer);
   context_.calls().BufferRelease(chunk.buffer);
 }

@@ -1,6 +1,6 @@
-// Staging memory, reused: chunks of one size that go round between the queues of a device, so that transfers run
-// through pages that are warm and no driver buffer is made for each. A chunk is taken by one queue, used by one
-// recording, and given back with the submission that must be over before it is taken again. Any thread may call.
+// Reused staging memory: chunks of one size that the queues of a device share, so that transfers use warm pages and
+// need no new driver buffers. A chunk is taken by one queue, used by one recording, and given back with the submission
+// that must be done before it is taken again. Any thread may call.
 #pragma once
 
 #include <array>
@@ -17,13 +17,13 @@ namespace berth::webgpu {
 enum class ChunkKind : std::uint8_t {
   kUpload,     // mapped when taken, to be unmapped before it is used
   kReadback,   // to be mapped when its submission is over
-  kConstants,  // bound as uniforms; mapped when taken where the device maps storage
+  kConstants,  // bound as uniforms; mapped when taken if the device maps storage
   kScratch,    // never leaves the device
 };
 
 struct Chunk {
   wgpu::Buffer buffer = nullptr;
-  std::byte* mapped = nullptr;  // null where the chunk is not mapped
+  std::byte* mapped = nullptr;  // null if the chunk is not mapped
   std::size_t bytes = 0;
   std::uint64_t id = 0;
   ChunkKind kind = ChunkKind::kUpload;
@@ -40,16 +40,16 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // A chunk that no work uses. Waits for the oldest in flight rather than make a third of its kind.
+  // A chunk that no work uses. Waits for the oldest in flight instead of creating a third of its kind.
   Result<Chunk> take(ChunkKind kind);
   // Requires: unmapped.
   void give(Chunk chunk, Submission busy_until) noexcept;
   // For a chunk that could not be mapped or whose work is unknown.
   void discard(const Chunk& chunk) noexcept;
-  // Unmaps a mapped chunk, as it must be before work that uses it goes out.
+  // Unmaps a mapped chunk, which is required before work that uses it is submitted.
   void unmap(Chunk& chunk) noexcept;
 
-  // Frees resting chunks whose work is over until at most `keep_bytes` rest. Returns the bytes freed.
+  // Frees unused chunks until at most `keep_bytes` remain. Returns the bytes freed.
   std::size_t trim(std::size_t keep_bytes) noexcept;
   std::uint64_t chunks_made() const noexcept { return last_id_.load(std::memory_order_relaxed); }
 

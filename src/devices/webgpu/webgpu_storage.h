@@ -1,8 +1,8 @@
-// What the device remembers of each buffer it gave out, so that bytes can be written in place when that is legal
-// and never while the driver may look: WebGPU forbids a buffer to be mapped and in use at once, and wgpu-native
-// ends the process when such work is submitted. `users` is a small readers-writer lock that spans calls: every
-// recorded and not yet submitted command holds it shared; an in-place transfer holds it alone. Any thread may
-// call. A BufferState lives until its block is freed and no recording names it.
+// The state of each buffer of the device, so that bytes can be written in place if that is valid, and never while the
+// driver may use them: WebGPU forbids a buffer to be mapped and in use at once, and wgpu-native ends the process if
+// such work is submitted. `users` is a small readers-writer lock that spans calls: every recorded and not yet submitted
+// command holds it shared; an in-place transfer holds it exclusively. Any thread may call. A BufferState lives until
+// its block is freed and no recording refers to it.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace berth::webgpu {
 
 struct BufferState {
   wgpu::Buffer buffer = nullptr;
-  std::uint64_t id = 0;     // never reused: a safe key where pointers come back
+  std::uint64_t id = 0;     // never reused: a safe key, unlike a pointer
   std::uint64_t bytes = 0;  // of the driver's buffer: the block's, rounded up
   bool maps = false;
   bool foreign = false;
@@ -36,12 +36,12 @@ struct BufferState {
       }
     }
   }
-  // The command went out as part of `submission`, or nowhere (0).
+  // The command was submitted as part of `submission`, or dropped (0).
   void end_use(Submission submission) noexcept {
     raise_to(last_use, submission, std::memory_order_acq_rel);
     users.fetch_sub(1, std::memory_order_acq_rel);
   }
-  // Takes the buffer for the host if nothing recorded or submitted uses it.
+  // Acquires the buffer for the host if nothing recorded or submitted uses it.
   bool try_take(Context& context) noexcept {
     std::int32_t idle = 0;
     if (!maps || !users.compare_exchange_strong(idle, -1, std::memory_order_acq_rel)) return false;
@@ -57,7 +57,7 @@ struct BufferState {
 
 using BufferStatePtr = std::shared_ptr<BufferState>;
 
-// From the driver's handle, which is what a Block carries, to the state.
+// Finds the state by the driver's handle, which is the handle of the Block.
 class BufferTable {
  public:
   BufferStatePtr add(wgpu::Buffer buffer, std::uint64_t bytes, bool maps, bool foreign) {
@@ -71,7 +71,7 @@ class BufferTable {
     states_.insert_or_assign(buffer, state);
     return state;
   }
-  // Null for a handle that is not ours.
+  // Null for an unknown handle.
   BufferStatePtr find(std::uint64_t handle) const {
     const SharedLock lock(mutex_);
     const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));

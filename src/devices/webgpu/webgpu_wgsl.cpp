@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kNone = 0xffffffff;
 
-// Comments as blanks, so that positions stay those of the text.
+// Replaces comments by blanks, so that positions stay those of the text.
 std::string without_comments(std::string_view code) {
   std::string text(code);
   std::size_t at = 0;

@@ -1,5 +1,5 @@
-// Reads from WGSL text what Berth must know to bind a kernel: which bindings it has and how it uses them. Not a
-// parser of the language: it looks at attributes and address spaces, past comments. Pure functions.
+// Extracts from WGSL text what Berth needs to bind a kernel: its bindings and how it uses them. This is not a parser of
+// the language: it reads attributes and address spaces and skips comments. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@ struct WgslBinding {
   std::size_t space_length = 0;
 };
 
-// The bindings of group 0 by number: storage buffers 0 to n-1 (the windows of a launch, in order), then perhaps
-// one uniform at n (its constants). kInvalidArgument, naming the line, for anything else.
+// The bindings of group 0 by number: storage buffers 0 to n-1 (the windows of a launch, in order), then optionally one
+// uniform at n (its constants). kInvalidArgument, with the line, for anything else.
 Result<std::vector<WgslBinding>> wgsl_bindings(std::string_view code);
 
-// The same code with every storage buffer declared read_write: WebGPU refuses one buffer bound both read-only
-// and writable in one dispatch, even for windows that do not overlap.
+// The same code with every storage buffer declared read_write: WebGPU refuses a buffer that is bound both read-only and
+// writable in one dispatch, even for windows that do not overlap.
 std::string wgsl_all_writable(std::string_view code, const std::vector<WgslBinding>& bindings);
 
 }  // namespace berth::webgpu
