@@ -135,7 +135,7 @@ SweepReport fail_each(const std::function<Result<void>(const DevicePtr&)>& scena
     const bool fired = plan->faults() > 0;
     plan->fail_none();
     if (!fired && !result) problem("no call failed, and yet: " + result.error().message());
-    if (auto waited = device->synchronize(); !waited) problem("the device does not come to rest");
+    if (auto waited = device->synchronize(); !waited) problem("the device does not become idle");
     if (const std::string leaks = leaks_of(*device); !leaks.empty()) problem(leaks);
     if (device.use_count() > 1) problem("something still holds the device");
     if (options.after) {

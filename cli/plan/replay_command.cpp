@@ -43,8 +43,9 @@ Result<AllocatorPtr> policy(const std::string& name) {
   if (name.starts_with("limit="))
     if (const auto bytes = parse_bytes(std::string_view(name).substr(6)))
       return AllocatorPtr(make_limit(make_caching_pool(*cpu), *bytes));
-  return Error::with_text(Code::kInvalidArgument, Layer::kProgram,
-                          fmt::format("\"{}\" is no policy: use system, pool, or limit=SIZE as in limit=64MiB", name));
+  return Error::with_text(
+      Code::kInvalidArgument, Layer::kProgram,
+      fmt::format("\"{}\" is not a policy: use system, pool, or limit=SIZE as in limit=64MiB", name));
 }
 
 int run(const std::string& path, const std::vector<std::string>& policies) {

@@ -46,10 +46,11 @@ class MappedGrowable final : public GrowableMemory {
     if (spec.bytes == 0) return Block{.label = spec.label, .usage = spec.usage};
     if (spec.host == HostAccess::kRequired && !space_->is_host())
       return Error(Code::kUnsupported, Layer::kAllocator,
-                   "{} bytes with a host pointer from a segment of device memory", spec.bytes);
+                   "{} bytes with a host pointer were requested from growable device memory, which has none",
+                   spec.bytes);
     if (spec.alignment > space_->granularity())
-      return Error(Code::kUnsupported, Layer::kAllocator, "an alignment of {} is past a segment's {}", spec.alignment,
-                   space_->granularity());
+      return Error(Code::kUnsupported, Layer::kAllocator, "an alignment of {} exceeds the {} of growable memory",
+                   spec.alignment, space_->granularity());
     BERTH_TRY_ASSIGN(const std::uint64_t offset, device_->take_under_pressure(spec, [&] { return take(spec); }));
     Block block{.handle = base_ + offset, .bytes = spec.bytes, .label = spec.label, .usage = spec.usage};
     if (space_->is_host()) {
@@ -144,7 +145,7 @@ class MappedGrowable final : public GrowableMemory {
       } else {
         if (found.error().code() != Code::kOutOfMemory) return found.error();
         if (offsets_.capacity() - offsets_.used() >= spec.bytes) cause = OutOfMemory::Cause::kFragmentation;
-        driver = "all of the segment's addresses are in use; reserve more";
+        driver = "all reserved addresses are in use; raise GrowableOptions::reserve_bytes";
       }
     }
     return out_of_memory(cause, *this, spec, 0, 0, std::move(driver));
@@ -239,8 +240,9 @@ class MappedGrowable final : public GrowableMemory {
 
 Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const GrowableOptions& options) {
   if (options.reserve_bytes == 0 || options.step_bytes == 0)
-    return Error(Code::kInvalidArgument, Layer::kAllocator, "a segment of {} bytes in steps of {}",
-                 options.reserve_bytes, options.step_bytes);
+    return Error(Code::kInvalidArgument, Layer::kAllocator,
+                 "growable memory of {} bytes in steps of {}: neither may be zero", options.reserve_bytes,
+                 options.step_bytes);
   BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, device->make_address_space());
   const std::size_t step = round_up(options.step_bytes, space->granularity());
   const std::size_t bytes = round_up(options.reserve_bytes, step);

@@ -45,7 +45,7 @@ class FileRecorder final : public Recorder {
     write_out();
     if (error_ != 0)
       return Error::with_text(Code::kIo, Layer::kAllocator,
-                              fmt::format("the trace could not be written: {}", std::strerror(error_)));
+                              fmt::format("the recording could not be written: {}", std::strerror(error_)));
     return {};
   }
 
@@ -182,7 +182,7 @@ Result<std::shared_ptr<Recorder>> make_recorder(AllocatorPtr inner, const std::s
 Result<Recording> parse_recording(std::span<const std::byte> file) {
   Reader reader(file);
   BERTH_TRY_ASSIGN(const std::string_view magic, reader.text(std::min(file.size(), kMagic.size())));
-  if (magic != kMagic) return reader.broken("not a trace: it does not begin with BRTHTRC1");
+  if (magic != kMagic) return reader.broken("not a recording: it does not begin with BRTHTRC1");
   Recording recording;
   std::vector<bool> live;
   std::uint64_t time = 0;
@@ -205,8 +205,9 @@ Result<Recording> parse_recording(std::span<const std::byte> file) {
     BERTH_TRY_ASSIGN(const std::uint64_t thread, reader.number(0xffff'ffff, "a thread out of range"));
     event.thread = static_cast<std::uint32_t>(thread);
     if (event.is_free) {
-      BERTH_TRY_ASSIGN(const std::uint64_t back, reader.number(live.size(), "a free of a block that never was"));
-      if (back == 0) return reader.broken("a free of a block that never was");
+      BERTH_TRY_ASSIGN(const std::uint64_t back,
+                       reader.number(live.size(), "a free of a block that was never allocated"));
+      if (back == 0) return reader.broken("a free of a block that was never allocated");
       event.block = live.size() - back;
       if (!live[event.block]) return reader.broken("a block freed twice");
       live[event.block] = false;

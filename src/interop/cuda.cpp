@@ -68,9 +68,8 @@ Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t element
 Result<void> read(const Buffer& buffer, const Device& device, std::span<std::byte> bytes) {
   if (bytes.empty()) return {};
   if (&buffer.device() != &device)
-    return Error::with_text(
-        Code::kInvalidArgument, Layer::kBuffer,
-        fmt::format("the buffer is on {} and was asked of {}", buffer.device().name(), device.name()));
+    return Error::with_text(Code::kInvalidArgument, Layer::kBuffer,
+                            fmt::format("the buffer is on {}, not on {}", buffer.device().name(), device.name()));
   return buffer.copyout(bytes);
 }
 

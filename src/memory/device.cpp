@@ -92,8 +92,8 @@ Result<Block> Device::allocate(const BlockSpec& spec) {
   if (spec.bytes == 0) return Block{.label = spec.label, .flags = BlockFlags::kNone, .usage = spec.usage};
   if (limits_.max_block_bytes > 0 && spec.bytes > limits_.max_block_bytes)
     return Error(Code::kOutOfMemory, Layer::kDevice,
-                 "asked for {} bytes, and one block of this device holds at most {}; split the request", spec.bytes,
-                 limits_.max_block_bytes);
+                 "{} bytes were requested, and one block of this device holds at most {}; split the request",
+                 spec.bytes, limits_.max_block_bytes);
   free_reached(false);
   auto block = take_under_pressure(spec, [&] { return try_allocate(spec); });
   if (!block) return block;

@@ -263,7 +263,7 @@ Result<void> Queue::wait(Timepoint moment) {
       const MutexLock lock(mutex_);
       if (moment.value() > submitted_)
         return Error(Code::kInvalidArgument, Layer::kQueue,
-                     "moment {} of this queue is not submitted yet (the last is {}); call submit() first",
+                     "timepoint {} of this queue is not submitted yet (the last is {}); call submit() first",
                      moment.value(), submitted_.load(std::memory_order_relaxed));
     }
     BERTH_TRY(do_wait(moment.value()));

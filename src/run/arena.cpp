@@ -372,7 +372,8 @@ Result<bool> Arena::shadow_is_fresh(NodeId node) const {
                  state_->size);
   if (slot->offset % kShadowAlignment != 0)
     return Error(Code::kMisaligned, Layer::kArena,
-                 "node {} is at offset {}, no multiple of {}, and has no f16 shadow; plan with alignment = 8 or more",
+                 "node {} is at offset {}, which is not a multiple of {}, and has no f16 shadow; plan with alignment = "
+                 "8 or more",
                  node, slot->offset, kShadowAlignment);
   const std::size_t bytes = state_->lengths[node] / sizeof(float) * sizeof(float);
   const MutexLock lock(state_->mutex);

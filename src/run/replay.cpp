@@ -77,7 +77,7 @@ std::uintptr_t address_of(const Block& block) noexcept {
 }
 
 [[noreturn]] void stop_on_unknown(void* memory) noexcept {
-  std::fprintf(stderr, "berth: Replay::release(%p): this memory is not live, or was given by somebody else\n", memory);
+  std::fprintf(stderr, "berth: Replay::release(%p): this memory is not live, or was not allocated here\n", memory);
   std::abort();
 }
 

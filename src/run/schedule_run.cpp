@@ -20,7 +20,7 @@ Error thrown_error() {
   } catch (const std::exception& thrown) {
     return Error::with_text(Code::kDriver, Layer::kSchedule, std::string("it threw: ") + thrown.what());
   } catch (...) {
-    return Error(Code::kDriver, Layer::kSchedule, "it threw something that is no std::exception");
+    return Error(Code::kDriver, Layer::kSchedule, "it threw an object that is not a std::exception");
   }
 }
 
@@ -33,7 +33,7 @@ Result<void> Schedule::run(const RunOptions& options) const {
                  "the schedule's {} nodes have no memory yet: make a plan and an arena, then run bind(arena)",
                  state.nodes.size());
   if (state.running.exchange(true, std::memory_order_acquire))
-    return Error(Code::kInvalidUsage, Layer::kSchedule, "this schedule of {} steps is running already",
+    return Error(Code::kInvalidUsage, Layer::kSchedule, "this schedule of {} steps is already running",
                  state.step_count());
   {
     const MutexLock lock(state.mutex);

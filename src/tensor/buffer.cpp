@@ -205,7 +205,7 @@ Result<void> Buffer::check_host(bool writes) const {
   if (bytes_ == 0) return {};
   if (!block.has(BlockFlags::kHostPointer))
     return Error(Code::kNotCpuAccessible, Layer::kBuffer,
-                 "the host cannot reach these {} bytes of device memory: use copyout or copyin", bytes_);
+                 "the host cannot access these {} bytes of device memory: use copyout or copyin", bytes_);
   return device().check_host_access(block, offset_, bytes_);
 }
 
@@ -214,7 +214,7 @@ Result<void> Buffer::check_type(DType wanted, std::size_t alignment) const {
     return Error::with_text(Code::kTypeMismatch, Layer::kBuffer,
                             "the buffer holds " + std::string(to_string(dtype_)) + " and " +
                                 std::string(to_string(wanted)) +
-                                " was asked for: use view(0, dtype, shape) to reinterpret it");
+                                " was requested: use view(0, dtype, shape) to reinterpret it");
   const auto address = reinterpret_cast<std::uintptr_t>(storage_->block().host) + offset_;
   if (bytes_ > 0 && address % alignment != 0)
     return Error(Code::kMisaligned, Layer::kBuffer,

@@ -128,7 +128,7 @@ class PagedMemory final : public EvictableMemory {
     BERTH_TRY_ASSIGN(Entry* const entry, entry_of(buffer));
     if (buffer.byte_offset() != 0 || buffer.size() != buffer.total_size())
       return Error(Code::kInvalidArgument, Layer::kAllocator,
-                   "a view of {} bytes cannot be backed; back the buffer of {} that it is of", buffer.size(),
+                   "a view of {} bytes cannot be backed; back the whole buffer of {} bytes", buffer.size(),
                    buffer.total_size());
     if (file.size() != buffer.size())
       return Error(Code::kSizeMismatch, Layer::kAllocator, "{} bytes of a file to back a buffer of {}", file.size(),

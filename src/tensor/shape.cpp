@@ -6,7 +6,7 @@ namespace berth {
 
 Result<Shape> Shape::make(std::span<const std::size_t> extents) {
   if (extents.size() > kMaxRank)
-    return Error(Code::kInvalidArgument, Layer::kBuffer, "a shape of rank {} is past the limit of {}", extents.size(),
+    return Error(Code::kInvalidArgument, Layer::kBuffer, "a shape of rank {} exceeds the limit of {}", extents.size(),
                  kMaxRank);
   return Shape(extents);
 }

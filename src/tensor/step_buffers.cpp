@@ -64,11 +64,10 @@ Result<Buffer> StepBuffers::take(DType dtype, const Shape& shape, const BufferOp
   BERTH_TRY_ASSIGN(const std::size_t bytes, byte_size(dtype, elements));
   if (used_.size() >= most_used_) reclaim_dropped();
   if (used_.size() >= most_used_)
-    return Error(
-        Code::kOutOfMemory, Layer::kAllocator,
-        "{} buffers of the pool are handed out at once; call reset() at the end of each step, or make the pool "
-        "with a larger limit",
-        most_used_);
+    return Error(Code::kOutOfMemory, Layer::kAllocator,
+                 "{} buffers are in use at once; call reset() at the end of each step, or construct StepBuffers "
+                 "with a larger limit",
+                 most_used_);
   const std::size_t rounded = std::bit_ceil(std::max<std::size_t>(bytes, 1));
   const std::size_t bucket = bucket_of(rounded, options);
   std::vector<std::uint32_t>& spare = buckets_[bucket].spare;
@@ -143,9 +142,9 @@ Result<void> StepBuffers::release(const Buffer& buffer) {
   const MutexLock lock(mutex_);
   const auto found = by_storage_.find(buffer.storage_id());
   if (found == by_storage_.end())
-    return Error(Code::kNotOwned, Layer::kAllocator, "buffer {} is not of this pool", buffer.id());
+    return Error(Code::kNotOwned, Layer::kAllocator, "buffer {} does not belong to these StepBuffers", buffer.id());
   if (entries_[found->second].used_at == kFree)
-    return Error(Code::kNotOwned, Layer::kAllocator, "buffer {} was returned to the pool before", buffer.id());
+    return Error(Code::kNotOwned, Layer::kAllocator, "buffer {} was released before", buffer.id());
   give_back(found->second);
   return {};
 }

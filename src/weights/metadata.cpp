@@ -210,7 +210,7 @@ const MetadataValue* Metadata::find(std::string_view key) const noexcept {
 Result<void> Metadata::add(std::string_view key, const MetadataValue& value) {
   if (find(key) != nullptr)
     return Error::with_text(Code::kAlreadyExists, Layer::kFormat,
-                            fmt::format("metadata key {} is there already", formats::quoted(key)));
+                            fmt::format("metadata key {} exists already", formats::quoted(key)));
   const std::span<const std::byte> bytes = value.bytes();
   const std::string_view kept = keep({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   const auto own = std::as_bytes(std::span(kept));

@@ -50,7 +50,7 @@ Result<Directory> find_directory(const ByteSource& source) {
     if (field<std::uint32_t>(tail, at) == kEndRecord &&
         at + kEndBytes + field<std::uint16_t>(tail, at + 20) <= tail_bytes)
       break;
-    if (at == 0) return error_at(size, "no end-of-archive record; the file is truncated or no zip archive");
+    if (at == 0) return error_at(size, "no end-of-archive record; the file is truncated or not a zip archive");
   }
   const std::uint64_t place = size - tail_bytes + at;
   const std::string_view record = std::string_view(tail).substr(at);

@@ -177,7 +177,7 @@ struct WeightOpener {
       BERTH_TRY_ASSIGN(Parsed parsed, parse(source));
       if (parsed.format != WeightFormat::kSafetensors)
         return Error::with_text(Code::kInvalidData, Layer::kFormat,
-                                fmt::format("{}: it is no safetensors file", source.path()));
+                                fmt::format("{}: it is not a safetensors file", source.path()));
       BERTH_TRY(add_file(opened, std::move(source), std::move(parsed.table)));
     }
     BERTH_TRY(opened.table.index_names("safetensors shards"));

@@ -76,7 +76,7 @@ TEST_F(GpuBufferOnDouble, RefusesToReadAnotherDevicesBuffer) {
   const auto buffer = GpuBuffer<float>::alloc_zeros(gpu, 4).value();
   const auto refused = buffer.to_host(*other);
   ASSERT_TRUE(fails_with(refused, Code::kInvalidArgument));
-  EXPECT_EQ(refused.error().message(), "the buffer is on CUDA:0 and was asked of CUDA:1");
+  EXPECT_EQ(refused.error().message(), "the buffer is on CUDA:0, not on CUDA:1");
 }
 
 TEST_F(GpuBufferTest, RefusesAnAllocatorThatIsNotCuda) {

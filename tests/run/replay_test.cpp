@@ -399,7 +399,7 @@ TEST(Replay, RefusesAPlanThatOverlaps) {
 TEST(ReplayDeathTest, StopsOnMemoryThatIsNotItsOwn) {
   Rig rig;
   int mine = 0;
-  EXPECT_DEATH(rig.replay->release(&mine), "given by somebody else");
+  EXPECT_DEATH(rig.replay->release(&mine), "was not allocated here");
 }
 
 TEST(Replay, SavesPlansAndNeedsNoRecordingAfterLoadingThem) {

@@ -373,7 +373,7 @@ TEST(Schedule, RefusesToRunWhileItRuns) {
   const auto refused = schedule.run();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kInvalidUsage);
-  EXPECT_THAT(refused.error().message(), HasSubstr("running already"));
+  EXPECT_THAT(refused.error().message(), HasSubstr("already running"));
 }
 
 TEST_F(ScheduleLanes, FindsRunningStepsThatConflictWhenAskedToCheck) {

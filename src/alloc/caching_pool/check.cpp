@@ -104,12 +104,12 @@ Result<void> CachingPoolImpl::check_stopped() const {
                         const CachedGroup* home, std::int64_t& bytes) -> Result<void> {
     for (const PoolNode* node = head; node != nullptr; node = node->next) {
       if (node->is_live() || node->state != state)
-        return broken("block {} is in a bin and not marked so; its state is {}", NodeTable::index(*node),
+        return broken("block {} is in a bin but not marked as cached; its state is {}", NodeTable::index(*node),
                       static_cast<std::int64_t>(node->state));
       if (node->group != number || node->size_class != index)
         return broken("block {} of class {} is in the wrong bin", NodeTable::index(*node), node->size_class);
       if (home != nullptr && node->home != home)
-        return broken("block {} of class {} is away from home", NodeTable::index(*node), node->size_class);
+        return broken("block {} of class {} is not in its home bin", NodeTable::index(*node), node->size_class);
       bytes += static_cast<std::int64_t>(node->inner.bytes);
       if (++listed > made)
         return broken("bins list more than the {} blocks there are; one of class {} twice", made, index);

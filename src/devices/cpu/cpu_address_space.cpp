@@ -20,7 +20,7 @@ class CpuAddressSpace final : public AddressSpace {
   Result<std::uint64_t> reserve(std::size_t bytes) override {
     void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED)
-      return Error(Code::kOutOfMemory, Layer::kDevice, "the system has no {b} of addresses in one piece", bytes);
+      return Error(Code::kOutOfMemory, Layer::kDevice, "the system cannot reserve {b} of contiguous addresses", bytes);
     return reinterpret_cast<std::uint64_t>(range);
   }
 
@@ -31,7 +31,7 @@ class CpuAddressSpace final : public AddressSpace {
   Result<void> map(std::uint64_t address, std::size_t bytes) override {
     void* range = reinterpret_cast<void*>(address);
     if (mprotect(range, bytes, PROT_READ | PROT_WRITE) != 0)
-      return Error(Code::kOutOfMemory, Layer::kDevice, "the system would not give memory to {b} of reserved addresses",
+      return Error(Code::kOutOfMemory, Layer::kDevice, "the system cannot map memory for {b} of reserved addresses",
                    bytes);
     // Advice only: if the kernel has no huge pages, small ones are used.
     if (bytes >= kHugePage) want_huge_pages(range, bytes);
@@ -42,7 +42,7 @@ class CpuAddressSpace final : public AddressSpace {
     void* range = reinterpret_cast<void*>(address);
     if (!discard_pages(range, bytes))
       return Error::with_text(Code::kIo, Layer::kDevice,
-                              std::string("the system would not take memory back: ") + std::strerror(errno));
+                              std::string("the system failed to unmap memory: ") + std::strerror(errno));
     return {};
   }
 };

@@ -35,7 +35,7 @@ Result<void> CpuQueue::do_launch(const Kernel& kernel, std::span<const KernelArg
   if (body == nullptr) return Error(Code::kInvalidArgument, Layer::kQueue, "the kernel was made by another device");
   std::array<std::span<std::byte>, 16> windows;
   if (arguments.size() > windows.size())
-    return Error(Code::kInvalidArgument, Layer::kQueue, "a launch with {} windows is past the limit of {}",
+    return Error(Code::kInvalidArgument, Layer::kQueue, "a launch with {} windows exceeds the limit of {}",
                  arguments.size(), windows.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const Window& window = arguments[i].window;

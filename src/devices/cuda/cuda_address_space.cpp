@@ -80,8 +80,7 @@ class CudaAddressSpace final : public AddressSpace {
 Result<std::unique_ptr<AddressSpace>> make_address_space(CudaDevice& cuda) {
   if (!cuda.info().virtual_memory)
     return Error(Code::kUnsupported, Layer::kDevice,
-                 "CUDA:{} has no virtual memory management; memory there keeps its pages while it lives",
-                 cuda.ordinal());
+                 "CUDA:{} has no virtual memory management, which this allocator needs", cuda.ordinal());
   const ContextScope scope(cuda);
   BERTH_TRY(scope.check());
   const AllocationProperties properties = CudaAddressSpace::properties_of(cuda);

@@ -172,7 +172,7 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
   ContextScope scope(*this, pool_ != nullptr ? ContextScope::Trust::kMemory : ContextScope::Trust::kLook);
   BERTH_TRY(scope.check());
   if (spec.alignment > kMaxAlignment)
-    return Error(Code::kUnsupported, Layer::kDevice, "an alignment of {} is past CUDA memory's {}", spec.alignment,
+    return Error(Code::kUnsupported, Layer::kDevice, "an alignment of {} exceeds the {} of CUDA memory", spec.alignment,
                  kMaxAlignment);
   // Room to align the start more strictly than the driver does; the key stores the padding. This cannot overflow,
   // because the size was compared with the memory of the device.
@@ -263,7 +263,7 @@ Result<Block> CudaDevice::allocate_managed(const BlockSpec& spec) {
                  "{} bytes with a host pointer: this GPU has no managed memory; allocate without HostAccess::kRequired",
                  spec.bytes);
   if (spec.alignment > kDriverAlignment)
-    return Error(Code::kUnsupported, Layer::kDevice, "managed memory is aligned to {} and {} was asked for",
+    return Error(Code::kUnsupported, Layer::kDevice, "managed memory is aligned to {} and {} was requested",
                  kDriverAlignment, spec.alignment);
   const ContextScope scope(*this);
   BERTH_TRY(scope.check());

@@ -127,8 +127,8 @@ Error Driver::error(Status status, const char* call, Layer layer) const {
   if (loses_device(status))
     return Error::with_text(
         Code::kDeviceLost, layer,
-        fmt::format("{} says {}; the device's context is lost: drop its buffers and queues and open it anew", call,
-                    words(status)));
+        fmt::format("{} says {}; the context of the device is lost: destroy its buffers and queues and open it again",
+                    call, words(status)));
   if (status == kErrorNotSupported)
     return Error::with_text(Code::kUnsupported, layer, fmt::format("{} says {}", call, words(status)));
   return Error::with_text(Code::kDriver, layer, fmt::format("{} says {}", call, words(status)));

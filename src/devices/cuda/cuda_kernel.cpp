@@ -61,15 +61,16 @@ Result<void> CudaKernelBody::launch(Stream stream, std::span<const KernelArgumen
   const std::size_t windows = arguments.size();
   const std::size_t count = parameters_known_ ? parameters_.size() : windows + (constants.empty() ? 0 : 1);
   if (count > kMost)
-    return Error(Code::kInvalidArgument, Layer::kQueue, "a kernel with {} parameters is past the limit of {}", count,
+    return Error(Code::kInvalidArgument, Layer::kQueue, "a kernel with {} parameters exceeds the limit of {}", count,
                  kMost);
   if (windows > count)
     return Error(Code::kInvalidArgument, Layer::kQueue, "{} windows for a kernel with {} parameters", windows, count);
   for (std::size_t i = 0; i < windows; ++i) {
     if (parameters_known_ && parameters_[i].bytes != sizeof(Address))
-      return Error(Code::kInvalidArgument, Layer::kQueue,
-                   "window {} meets a parameter of {} bytes, not a pointer; windows come before constants", i,
-                   parameters_[i].bytes);
+      return Error(
+          Code::kInvalidArgument, Layer::kQueue,
+          "window {} is passed for a parameter of {} bytes, which is not a pointer; windows come before constants", i,
+          parameters_[i].bytes);
     addresses[i] = arguments[i].window.block.handle + arguments[i].window.offset;
     parameters[i] = &addresses[i];
   }

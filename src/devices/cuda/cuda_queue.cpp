@@ -324,7 +324,7 @@ Result<void> CudaQueue::do_launch(const Kernel& kernel, std::span<const KernelAr
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const CudaDevice* device = cuda_device_of(arguments[i].window);
     if (arguments[i].window.device != nullptr && device != &cuda_)
-      return Error(Code::kInvalidArgument, Layer::kQueue, "argument {} lives on another device; copy it over first", i);
+      return Error(Code::kInvalidArgument, Layer::kQueue, "argument {} is on another device; copy it first", i);
   }
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));

@@ -20,7 +20,7 @@ Result<void> CudaResidency::put(std::span<const Block> blocks, std::vector<Refus
     const Block& block = blocks[i];
     if (!is_managed(block)) continue;
     if (!can) {
-      refused.push_back({i, "the CUDA driver is older than 12.2 and takes no advice"});
+      refused.push_back({i, "the CUDA driver is older than 12.2 and does not support advice"});
       continue;
     }
     if (!scope) scope.emplace(device_);

@@ -80,11 +80,11 @@ class DiskDevice final : public Device {
   Result<Block> allocate_block(const BlockSpec& spec) override {
     if (spec.zero)
       return Error::with_text(Code::kReadOnly, Layer::kDevice,
-                              fmt::format("{} holds its own bytes and cannot give zeroed memory", path_));
+                              fmt::format("{} is a file and cannot provide zeroed memory", path_));
     BERTH_TRY_ASSIGN(const std::size_t size, current_size());
     if (spec.bytes > size)
       return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
-                              fmt::format("{} has {} bytes and {} were asked for", path_, size, spec.bytes));
+                              fmt::format("{} has {} bytes and {} were requested", path_, size, spec.bytes));
     void* memory = mmap(nullptr, spec.bytes, PROT_READ, MAP_SHARED, file_.descriptor(), 0);
     if (memory == MAP_FAILED) return io_error(path_, "map failed");
     return Block{.handle = reinterpret_cast<std::uint64_t>(memory),

@@ -27,7 +27,7 @@ Error driver_error(const NS::Error* error, const char* call, Code code, Layer la
   const std::string words = error == nullptr ? "" : text_of(error->localizedDescription());
   return Error::with_text(
       code, layer,
-      words.empty() ? fmt::format("{} gave nothing and no reason", call) : fmt::format("{} says: {}", call, words));
+      words.empty() ? fmt::format("{} failed without a reason", call) : fmt::format("{} says: {}", call, words));
 }
 
 Error execution_error(const MTL::CommandBuffer& commands) {

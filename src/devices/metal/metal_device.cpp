@@ -154,7 +154,8 @@ Result<Block> MetalDevice::allocate_block(const BlockSpec& spec) {
   if (!shared) {
     if (spec.alignment > page_bytes())
       return Error(Code::kUnsupported, Layer::kDevice,
-                   "private Metal memory starts at a page of {} bytes and {} was asked", page_bytes(), spec.alignment);
+                   "private Metal memory is aligned to pages of {} bytes and {} was requested", page_bytes(),
+                   spec.alignment);
     const std::size_t bytes = round_up(spec.bytes, kLengthMultiple);
     MTL::Buffer* const buffer = device_->newBuffer(bytes, MTL::ResourceStorageModePrivate);
     if (buffer == nullptr) return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
@@ -230,7 +231,7 @@ Result<Block> MetalDevice::import_block(const ForeignMemory& memory) {
   const AutoreleaseScope scope;
   if (buffer.device() != device_.get())
     return Error::with_text(Code::kInvalidArgument, Layer::kDevice,
-                            fmt::format("the MTL::Buffer to import is of another GPU than {}", name()));
+                            fmt::format("the MTL::Buffer to import belongs to another GPU than {}", name()));
   if (memory.bytes > buffer.length())
     return Error(Code::kSizeMismatch, Layer::kDevice, "{} bytes to import from an MTL::Buffer of {}", memory.bytes,
                  buffer.length());

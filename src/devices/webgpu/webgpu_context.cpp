@@ -326,7 +326,7 @@ Result<void> Context::health() {
     const MutexLock lock(note_mutex_);
     return Error::with_text(
         Code::kDeviceLost, Layer::kDevice,
-        fmt::format("the WebGPU device was lost: {}; open the device again and upload its data anew",
+        fmt::format("the WebGPU device was lost: {}; open the device again and upload its data again",
                     lost_text_.empty() ? "no reason given" : lost_text_));
   }
   if (stray_there_.load(std::memory_order_acquire)) {

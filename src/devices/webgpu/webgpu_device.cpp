@@ -75,7 +75,7 @@ class WebgpuDevice final : public Device {
     if (spec.host == HostAccess::kRequired)
       return Error(
           Code::kUnsupported, Layer::kDevice,
-          "WEBGPU gives no lasting host pointer to {} bytes: use HostAccess::kPreferred with copyin and copyout",
+          "WEBGPU has no permanent host pointer for {} bytes: use HostAccess::kPreferred with copyin and copyout",
           spec.bytes);
     const bool maps = context().maps_storage() && spec.host != HostAccess::kNone;
     // Berth's own kernels need storage and copy usage for every block; Queue checks the usage of the block.

@@ -18,10 +18,10 @@ std::string dialect_objection(const wgpu::Calls& calls, bool current_header) {
   if (dialect_of(calls) == Dialect::kWgpuNative && calls.GetVersion != nullptr) {
     const std::uint32_t major = calls.GetVersion() >> 24;
     if (major < kOldestNative) {
-      return fmt::format("wgpu-native {} is older than {}, whose webgpu.h Berth speaks", major, kOldestNative);
+      return fmt::format("wgpu-native {} is older than {}, whose webgpu.h Berth uses", major, kOldestNative);
     }
   }
-  if (!current_header) return "the library speaks an older webgpu.h than the one Berth was written for";
+  if (!current_header) return "the library has an older webgpu.h than the one Berth was written for";
   return {};
 }
 

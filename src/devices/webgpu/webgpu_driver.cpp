@@ -99,10 +99,11 @@ Result<Library> open_library_at(const std::string& path) {
     using Function = result(*) arguments;                                         \
     library.calls.name = reinterpret_cast<Function>(dlsym(handle, "wgpu" #name)); \
   }
-#define BERTH_WEBGPU_NEED(name, result, arguments)                                                                    \
-  if (library.calls.name == nullptr) {                                                                                \
-    return unavailable(fmt::format(                                                                                   \
-        "{} has no wgpu" #name ": it is no WebGPU library of a version that Berth knows; {}", path, kWhatToInstall)); \
+#define BERTH_WEBGPU_NEED(name, result, arguments)                                                      \
+  if (library.calls.name == nullptr) {                                                                  \
+    return unavailable(fmt::format("{} has no wgpu" #name                                               \
+                                   ": it is not a WebGPU library of a version that Berth supports; {}", \
+                                   path, kWhatToInstall));                                              \
   }
   {
     using namespace wgpu;

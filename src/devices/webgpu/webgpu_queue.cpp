@@ -52,7 +52,7 @@ Result<BufferStatePtr> WebgpuQueue::state_of(const Window& window, const char* w
   BufferStatePtr state = shared_.buffers.find(window.block.handle);
   if (state == nullptr)
     return Error::with_text(Code::kInvalidArgument, Layer::kQueue,
-                            std::string("the ") + what + " is no memory of this WEBGPU device");
+                            std::string("the ") + what + " is not memory of this WEBGPU device");
   return state;
 }
 

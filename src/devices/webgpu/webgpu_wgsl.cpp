@@ -114,7 +114,7 @@ Result<std::vector<WgslBinding>> wgsl_bindings(std::string_view code) {
     const std::size_t line = scan.line(scan.position());
     if (group != 0) return refuse(line, fmt::format("a binding of group {}: Berth binds group 0 only", group));
     WgslBinding entry{.binding = std::exchange(binding, kNone)};
-    if (!scan.take('<')) return refuse(line, "a binding that is no buffer: Berth binds storage and uniform buffers");
+    if (!scan.take('<')) return refuse(line, "a binding that is not a buffer: Berth binds storage and uniform buffers");
     scan.skip_blanks();
     const std::size_t begin = scan.position();
     const std::string_view space = scan.word();
