@@ -1,4 +1,4 @@
-// One function per subcommand. Each adds itself to the program and, when chosen, sets `exit_code`.
+// One function per subcommand. Each adds itself to the program and, if chosen, sets `exit_code`.
 #pragma once
 
 namespace CLI {

@@ -1,4 +1,4 @@
-// `berth devices`: every device that this build knows, available or why not, with its limits.
+// `berth devices`: every device that this build supports, with its limits or the reason why it is not available.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

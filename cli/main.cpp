@@ -1,4 +1,4 @@
-// The berth program: one subcommand per file.
+// The program berth: one file per subcommand.
 #include <CLI/CLI.hpp>
 
 #include "commands.h"

@@ -25,7 +25,7 @@ std::size_t terminal_columns() {
   return 80;
 }
 
-// Sleeps, but not past a request to stop. True if it was asked to stop.
+// Sleeps until the time has passed or a stop is requested. True if it was requested.
 bool sleep_unless_stopped(const std::stop_token& stop, milliseconds time) {
   std::mutex mutex;
   std::condition_variable_any wake;
@@ -59,7 +59,7 @@ Progress::~Progress() {
   if (!thread_.joinable()) return;
   thread_.request_stop();
   thread_.join();
-  // Back to the start of the line and erase it: the answer takes its place.
+  // Returns to the start of the line and erases it: the result takes its place.
   if (drawn_) std::fputs("\r\x1b[K", stderr);
   std::fflush(stderr);
 }
@@ -108,7 +108,7 @@ void Progress::redraw() {
 InterruptStop::InterruptStop() {
   interrupts.store(0);
   previous_ = std::signal(SIGINT, count_interrupt);
-  // A handler may only touch an atomic, so a thread carries the word on.
+  // A signal handler may only access an atomic, so a thread forwards the request.
   watcher_ = std::jthread([this](const std::stop_token& stop) {
     while (!sleep_unless_stopped(stop, milliseconds(50)))
       if (interrupts.load(std::memory_order_relaxed) > 0) source_.request_stop();

@@ -1,5 +1,5 @@
-// What the program shows to people: progress, tables, bars, byte sizes. In a pipe or a file nothing but text comes
-// out: no control characters, no progress. On a terminal, progress appears only for what takes over two seconds.
+// Terminal output: progress, tables, bars, byte sizes. In a pipe or a file the output is plain text: no control
+// characters, no progress. On a terminal, progress appears only for work that takes more than two seconds.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,10 @@
 
 namespace berth::cli {
 
-// True if `stream` is a terminal that understands cursor movement.
+// True if `stream` is a terminal that supports cursor movement.
 bool is_terminal(std::FILE* stream);
 
-// One line on standard error that is redrawn in place and gone when this object is. Silent unless standard error is a
+// One line on standard error that is redrawn in place and erased by the destructor. Silent unless standard error is a
 // terminal. Any thread may call update(). The environment variable BERTH_PROGRESS overrides the two seconds: "now"
 // shows it at once, "never" not at all.
 class Progress {
@@ -49,7 +49,7 @@ class Progress {
   std::jthread thread_;  // last: it uses all of the above
 };
 
-// A request to stop that comes from Ctrl-C, while this object lives. The second Ctrl-C ends the program as usual.
+// A stop request by Ctrl-C during the lifetime of this object. The second Ctrl-C ends the program as usual.
 class InterruptStop {
  public:
   InterruptStop();

@@ -1,5 +1,5 @@
-// What the binding files share. Each file binds one header through one function. Failures leave C++ as BadResult (by
-// value()) and reach Python as MemoryError, TypeError, OSError or ValueError with Berth's own sentence.
+// Functions that the binding files share. Each file binds one header through one function. Failures leave C++ as
+// BadResult (by value()) and reach Python as MemoryError, TypeError, OSError or ValueError with Berth's message.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -30,7 +30,7 @@ void bind_onnxruntime(nb::module_& module);
 // A Python exception of the right kind, with `code` as an attribute.
 [[noreturn]] void raise(const Error& error);
 
-// dtype by name ("f32", "bf16", ...) or by anything NumPy takes for a dtype (np.float32, "float32").
+// A dtype by name ("f32", "bf16", ...) or by anything that NumPy accepts as a dtype (np.float32, "float32").
 DType dtype_from(nb::handle object);
 // A shape from an integer or a sequence of them.
 Shape shape_from(nb::handle object);

@@ -10,7 +10,7 @@
 namespace berth::python {
 namespace {
 
-// The struct module's letter for a dtype; null for those it has none for, which are shared as plain bytes.
+// The letter of the struct module for a dtype; null for dtypes without one, which are shared as plain bytes.
 const char* format_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::kBool: return "?";
@@ -73,7 +73,7 @@ int get_buffer(PyObject* object, Py_buffer* view, int flags) {
       shape->strides[axis] = stride;
       stride *= shape->shape[axis];
     }
-    // The exporter is a fresh object with its own handle, so that release() cannot pull memory from under a view.
+    // The exporter is a new object with its own handle, so that release() cannot free memory under a view.
     view->obj = nb::cast(Buffer(buffer)).release().ptr();
     view->buf = bytes->empty() ? &nothing : const_cast<std::byte*>(bytes->data());
     view->len = static_cast<Py_ssize_t>(buffer.size());
@@ -126,8 +126,8 @@ Buffer make(nb::handle shape, nb::handle dtype, nb::handle where, const std::opt
       .value();
 }
 
-// Through DLPack where NumPy keeps memory writable or read-only as it is: several times quicker than the buffer
-// protocol. What it cannot take, and what must be refused, goes the other way and gets its words there.
+// Uses DLPack if NumPy preserves whether memory is writable: several times faster than the buffer protocol. Everything
+// else uses the buffer protocol, which also reports errors.
 nb::object numpy_of(nb::handle self) {
   static const PyObject* const import_array =
       nb::module_::import_("berth._dtypes").attr("quick_import")().release().ptr();
@@ -152,7 +152,7 @@ nb::object item(const Buffer& buffer) {
     case DType::kF32: return number(float{});
     case DType::kF64: return number(double{});
     default:
-      // Types that Python has no number for go through NumPy.
+      // Types without a Python number go through NumPy.
       if (buffer.element_count() != 1)
         raise(Error(Code::kSizeMismatch, Layer::kBuffer, "item() needs exactly one element and there are {}",
                     buffer.element_count()));
@@ -172,7 +172,7 @@ DType dtype_from(nb::handle object) {
     const std::string text = nb::cast<std::string>(object);
     if (const auto known = parse_dtype(text)) return *known;
   }
-  // NumPy's names, classes and dtypes, ml_dtypes' among them.
+  // NumPy's names, classes and dtypes, including those of ml_dtypes.
   const std::string text = nb::cast<std::string>(nb::module_::import_("berth._dtypes").attr("name_of")(object));
   if (const auto known = parse_dtype(text)) return *known;
   raise(Error::with_text(Code::kTypeMismatch, Layer::kBuffer,

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kName = "dltensor";
 constexpr const char* kVersionedName = "dltensor_versioned";
 
-// A capsule that nobody took: its tensor goes with it.
+// A capsule that was never consumed: its tensor is deleted with it.
 template <class Managed>
 void drop_capsule(PyObject* capsule, const char* name) {
   if (PyCapsule_IsValid(capsule, name) == 0) return;
@@ -44,7 +44,7 @@ nb::object to_capsule(const Buffer& buffer, bool versioned) {
   return nb::steal(capsule);
 }
 
-// Another library's deleter may touch Python objects, and the last handle may go on any thread.
+// The deleter of another library may access Python objects, and the last handle may be destroyed on any thread.
 template <class Managed>
 void with_lock(Managed* managed, void (*deleter)(Managed*)) {
   if (deleter == nullptr || Py_IsInitialized() == 0) return;
@@ -53,7 +53,8 @@ void with_lock(Managed* managed, void (*deleter)(Managed*)) {
   PyGILState_Release(state);
 }
 
-// What a capsule holds, in whichever of the two forms; both null for what is no DLPack capsule or was used already.
+// The tensor of a capsule, in one of the two forms; both null for an object that is not a DLPack capsule or was used
+// already.
 struct Held {
   dlpack::ManagedTensorVersioned* versioned = nullptr;
   dlpack::ManagedTensor* old = nullptr;
@@ -68,7 +69,7 @@ struct Held {
       old = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, name));
     }
   }
-  // Where the tensor is; CPU for what is no DLPack capsule or of a version that cannot be read.
+  // The device of the tensor; CPU for an object that is not a DLPack capsule or has an unknown version.
   dlpack::DeviceId place() const {
     if (versioned != nullptr && versioned->version.major == 1) return versioned->tensor.device;
     if (old != nullptr) return old->tensor.device;

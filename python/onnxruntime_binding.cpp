@@ -1,5 +1,6 @@
-// Sessions of ONNX Runtime with Berth as their memory. The engine has one environment a process, so all sessions share
-// one memory and one arena; it goes with the last of them. What Python's users see is in berth/onnxruntime.py.
+// Sessions of ONNX Runtime with Berth as their memory. The engine has one environment per process, so all sessions
+// share one memory and one arena, which are destroyed with the last session. The Python interface is in
+// berth/onnxruntime.py.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -21,16 +22,18 @@ namespace {
 
 using engines::OnnxRuntimeMemory;
 
-// The environment and its memory. The memory is declared last because it goes first.
+// The environment and its memory. The memory is declared last because it is destroyed first.
 struct SharedEngine {
   std::unique_ptr<ort::Engine> engine;
   std::unique_ptr<OnnxRuntimeMemory> memory;
-  // Makes beginning, ending and planning take turns, so that a plan can be read. Never taken with the interpreter lock.
+  // Serialises beginning, ending and planning, so that a plan can be read. Never acquired with the interpreter lock
+  // held.
   std::mutex mutex;
   unsigned running = 0;
 };
 
-// A share in the engine. Counted under a lock of its own: a new environment must not be made while the old one goes.
+// A share of the engine. Counted under a separate lock: a new environment must not be created while the old one is
+// being destroyed.
 class EngineShare {
  public:
   static Result<EngineShare> take(const std::string& folder) {
@@ -53,7 +56,7 @@ class EngineShare {
   }
   SharedEngine& operator*() const noexcept { return *engine_; }
   SharedEngine* operator->() const noexcept { return engine_.get(); }
-  // Never the same twice.
+  // Never repeats.
   std::uint64_t number() const noexcept { return number_; }
 
  private:
@@ -66,7 +69,7 @@ class EngineShare {
   static inline std::unique_ptr<SharedEngine> engine_;
 };
 
-// A copy of an output, in memory of its own: the engine's is free for the next run.
+// A copy of an output in separate memory: the memory of the engine is reused by the next run.
 struct CopiedOutput {
   int element_type = 0;
   std::vector<std::int64_t> shape;
@@ -169,7 +172,7 @@ class EngineSession {
     std::string key_;
   };
 
-  // A plan or an arena that could not be had: the run is served by the pool, and the report says why.
+  // The plan or the arena could not be made: the run is served by the pool, and the report says why.
   void note(const Result<void>& result) {
     if (!result) problem_ = result.error().message();
   }

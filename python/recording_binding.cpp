@@ -9,7 +9,7 @@
 namespace berth::python {
 namespace {
 
-// What was allocated when and freed when, counted in events: the lifetimes that berth.plan() takes.
+// Allocations and frees counted in events: the lifetimes that berth.plan() takes.
 nb::list lifetimes_of(const Recording& recording) {
   struct Life {
     std::size_t bytes, first, last;

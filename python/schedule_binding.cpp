@@ -10,7 +10,7 @@
 namespace berth::python {
 namespace {
 
-// A step's exception comes out of run() as a ValueError with its kind and text.
+// An exception in a step is raised by run() as a ValueError with its type and text.
 Result<void> call_step(const AnyThreadObject& function, const StepRun& run) {
   const nb::gil_scoped_acquire acquire;
   try {

@@ -72,9 +72,9 @@ Metadata metadata_from(nb::handle object) {
   return metadata;
 }
 
-// What long work reports to: a Python callable, if there is one, is called with (done, total); returning False cancels,
-// raising cancels and the exception comes out of the call. Ctrl-C cancels too: the thread that called looks for signals
-// whenever it gets here, and the handler's exception comes out. Must outlive the work.
+// Progress and cancellation of long work. A Python callable, if given, is called with (done, total); returning False
+// cancels, raising cancels and the exception is raised by the call. Ctrl-C cancels too: the calling thread checks for
+// signals whenever it gets here, and the exception of the handler is raised. Must outlive the work.
 class Progress {
  public:
   explicit Progress(nb::handle callable) : callable_(callable), caller_(std::this_thread::get_id()) {}
@@ -168,7 +168,7 @@ void save(const std::string& path, nb::dict tensors, nb::handle metadata, nb::ha
 }  // namespace
 
 void bind_weights(nb::module_& module) {
-  // Two signatures for one function: what it gives back depends on `checksums`.
+  // Two signatures for one function: the result depends on `checksums`.
   constexpr const char* kLoad =
       "def load(self, names: collections.abc.Sequence[str] | None = None, device: object = 'CPU', *, threads: int = 0, "
       "direct: bool = False, progress: collections.abc.Callable[[int, int], object] | None = None, checksums: "

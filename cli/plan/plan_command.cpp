@@ -122,7 +122,7 @@ Result<void> write_text(const std::string& path, const std::string& text) {
   return {};
 }
 
-// No plan leaves this program that the validator has not seen.
+// Every plan is validated before it is shown or written.
 Result<void> judge(const PlanProblem& problem, const MemoryPlan& plan) {
   if (const Violation found = validate(problem, plan))
     return Error::with_text(Code::kDriver, Layer::kPlan,
@@ -157,7 +157,7 @@ Result<MemoryPlan> find_plan(const PlanProblem& problem, const Arguments& argume
   return found;
 }
 
-// Every named strategy alone, on the problem without its capacity: the question is how small each gets.
+// Runs every named strategy alone, on the problem without its capacity, to compare the sizes.
 Result<std::vector<Comparison>> compare_strategies(PlanProblem problem, const Arguments& arguments) {
   problem.capacity.reset();
   Progress progress("comparing");
@@ -263,7 +263,7 @@ int run(const Arguments& arguments) {
     if (!compared) return complain(compared.error().message(), exit_code_of(compared.error()));
     rows = *std::move(compared);
   }
-  // Standard output belongs to a file if one was sent there.
+  // If a file is written to standard output, nothing else is.
   const bool talk = arguments.json != "-" && arguments.output != "-" && arguments.html != "-";
   if (!found) {
     const int code = exit_code_of(found.error());
@@ -273,7 +273,7 @@ int run(const Arguments& arguments) {
         return complain(done.error().message(), kBadInput);
     }
     std::string text = found.error().message();
-    // Sizes in the sentence are rounded; these are not.
+    // Sizes in the message are rounded; these are exact.
     if (const auto bound = plan_lower_bound(table->problem); bound && table->problem.capacity)
       text += fmt::format(" (lower bound {} bytes, capacity {} bytes)", with_thousands(*bound),
                           with_thousands(*table->problem.capacity));

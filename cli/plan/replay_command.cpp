@@ -1,5 +1,5 @@
-// berth replay TRACE --policy pool --policy system --policy limit=64MiB: what a recorded program would have needed
-// under each policy, side by side.
+// `berth replay RECORDING --policy pool --policy system --policy limit=64MiB`: what a recorded program would have
+// needed under each policy, side by side.
 #include <fmt/format.h>
 
 #include <cctype>

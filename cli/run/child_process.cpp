@@ -42,7 +42,7 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
   for (std::string& argument : copies) argv.push_back(argument.data());
   argv.push_back(nullptr);
   const std::string program = program_path().string();
-  // A child that died must be an error of ask(), not a signal.
+  // A child that ended must be an error of ask(), not a signal.
   signal(SIGPIPE, SIG_IGN);
   const pid_t pid = fork();
   if (pid == 0) {

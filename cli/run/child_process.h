@@ -1,6 +1,6 @@
-// A child that runs this same program with other arguments and talks in lines of JSON: one line to it, one line back.
-// Measurements that must not see each other (peak memory, page faults) each have a child of their own. Not
-// thread-safe. Destroying it closes its input, which ends it, and waits.
+// A child process that runs this program with other arguments and communicates in lines of JSON: one line to it, one
+// line back. Measurements that must not affect each other (peak memory, page faults) use separate children. Not
+// thread-safe. The destructor closes the input of the child, which ends it, and waits.
 #pragma once
 
 #include <sys/types.h>
@@ -15,14 +15,14 @@ namespace berth::cli {
 
 class ChildProcess {
  public:
-  // Starts this program with `arguments`. Io: no process or pipe could be made.
+  // Starts this program with `arguments`. kIo if the process or a pipe cannot be created.
   static Result<ChildProcess> start(const std::vector<std::string>& arguments);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();
 
   // Sends one line and waits for one. An {"error": "...", "code": n} answer is returned as that error; a child that
-  // ended instead of answering is an Io error that says how it ended.
+  // ended without an answer is a kIo error that says how it ended.
   Result<nlohmann::json> ask(const nlohmann::json& question);
 
  private:

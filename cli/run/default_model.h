@@ -1,5 +1,5 @@
-// The model that `berth run` takes when none is named: PP-OCR v4 text detection, out of the Apache-2.0 licensed
-// package rapidocr-onnxruntime in the project's Python environment.
+// The default model of `berth run`: PP-OCR v4 text detection, from the Apache-2.0 licensed package rapidocr-onnxruntime
+// in the project's Python environment.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct DefaultModel {
   std::map<std::string, std::int64_t> dims;
 };
 
-// NotFound with the command that installs it.
+// kNotFound with the command that installs it.
 Result<DefaultModel> default_model();
 
 }  // namespace berth::cli

@@ -20,7 +20,7 @@ bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// A size for a dimension that the model leaves open: by its name, else by its place.
+// The size of a dimension that the model leaves open: by its name, otherwise by its index.
 std::int64_t default_dim(const ort::TensorSpec& spec, std::size_t index) {
   const std::string symbol = lower(spec.symbols[index]);
   if (contains(symbol, "batch") || index == 0) return 1;
@@ -49,7 +49,7 @@ void put(std::vector<std::byte>& bytes, std::size_t index, T value) {
 void fill(ort::Tensor& tensor, std::mt19937_64& random) {
   const std::size_t n = tensor.bytes.size() / ort::element_bytes(tensor.element_type);
   const std::string name = lower(tensor.name);
-  // Integers are usually indices or flags: small, so that they are in range whatever they index.
+  // Integers are usually indices or flags: small values are in range for any of them.
   const auto integer = [&]() -> std::int64_t {
     if (name == "sr" || contains(name, "sample_rate")) return 16000;
     if (contains(name, "mask")) return 1;

@@ -1,5 +1,4 @@
-// Inputs for a model that is run without being told any: right types, sensible shapes, seeded values, the same in
-// every process.
+// Generated inputs for a model: correct types, sensible shapes, seeded values, equal in every process.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,8 @@ struct InputRequest {
   std::uint64_t seed = 0;
 };
 
-// One tensor for each of `specs`. InvalidArgument: a file of another type or shape, or an input that cannot be made
-// up (strings); the sentence names it.
+// One tensor per spec. kInvalidArgument, with its name, for a file of another type or shape, or an input that cannot be
+// generated (strings).
 Result<std::vector<ort::Tensor>> make_inputs(const std::vector<ort::TensorSpec>& specs, const InputRequest& request);
 
 // "x 1x3x736x736, sr scalar"

@@ -22,7 +22,7 @@ MapPanel berth_panel(const RunReport& report, const ModelPlan& model) {
   return panel;
 }
 
-// What is known of the engine's own arena: how much it held and had handed out, and when the same requests were live.
+// What is known about the engine's own arena: how much it held and had in use, and when the same requests were live.
 MapPanel stock_panel(const RunReport& report, const ModelPlan& model) {
   MapPanel panel;
   panel.title = "ONNX Runtime's own arena";

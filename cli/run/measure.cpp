@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// The stock arena learns its pattern in two runs; before that its latency is not what a server would see.
+// The stock arena learns its pattern in two runs; its latency before that is not representative.
 constexpr unsigned kWarmups = 3;
 
 Error io_error(const std::string& text) {
@@ -70,7 +70,7 @@ Result<std::uint64_t> hash_file(const std::string& path) {
   return hash;
 }
 
-// The engine optimises for the processor it runs on, so plans and ready models are this processor's.
+// The engine optimises for the processor it runs on, so plans and prepared models are specific to the processor.
 std::string processor() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);)
@@ -84,7 +84,7 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
-// Starts a worker and hands it its task.
+// Starts a worker and sends it its task.
 struct Started {
   ChildProcess process;
   Json loaded;
@@ -119,7 +119,7 @@ struct Side {
   }
 };
 
-// Addresses as offsets: the arena's regions are far apart in the address space and are put one after the other.
+// Addresses as offsets: the regions of the arena are far apart in the address space and are placed one after the other.
 std::vector<std::uint64_t> stack_regions(const ReplayTrace& trace, const std::vector<std::uint64_t>& addresses) {
   constexpr std::uint64_t kFarApart = std::uint64_t{1} << 30;
   std::vector<std::size_t> order(addresses.size());
@@ -184,7 +184,7 @@ class Measurement {
     return task;
   }
 
-  // What the saved plans and ready models are for.
+  // Identifies what the saved plans and prepared models are for.
   Result<void> identify() {
     BERTH_TRY_ASSIGN(const ort::Library* engine, ort::library());
     stamp_ = "onnxruntime " + engine->version + "\n" + processor() + "\nthreads " + std::to_string(settings_.threads);
@@ -226,7 +226,7 @@ class Measurement {
     return (settings_.plan_cache.empty() ? temporary_.path() : settings_.plan_cache) + "/" + name;
   }
 
-  // Makes sure that there is a saved plan for every model with these inputs, and mappable models if `mapped`.
+  // Ensures that there is a saved plan for every model with these inputs, and mappable models if `mapped`.
   Result<void> prepare(bool mapped) {
     berth_ = task("replay");
     berth_.processor = processor_;
@@ -299,8 +299,8 @@ class Measurement {
     return true;
   }
 
-  // Asks the engine's own arena to serve the recorded requests, in a process of its own. Only for the picture: it is
-  // left out where it cannot be had.
+  // Lets the engine's own arena serve the recorded requests, in a separate process. Only for the picture: left out if
+  // it fails.
   void draw_stock_arena() {
     WorkerTask layout = berth_;
     layout.role = "layout";
@@ -315,7 +315,7 @@ class Measurement {
     for (unsigned i = 0; i < kWarmups + settings_.runs; ++i) {
       progress_("running", 0.2 + 0.8 * i / (kWarmups + settings_.runs));
       const bool timed = i >= kWarmups;
-      // Who goes first changes each time, so that neither always finds the other's caches.
+      // The side that runs first alternates, so that neither always finds the caches of the other.
       Side& first = i % 2 == 0 ? stock : berth;
       Side& second = i % 2 == 0 ? berth : stock;
       BERTH_TRY(first.run(timed));
@@ -349,7 +349,8 @@ class Measurement {
 
   const RunSettings& settings_;
   const Progress& progress_;
-  // Processors differ by what else runs on them. The two sides never run at once: with one thread they share one.
+  // Processors differ in their other load. The two sides never run at the same time; with one thread they share one
+  // processor.
   const int processor_ = settings_.threads == 1 ? current_processor() : -1;
   TemporaryFolder temporary_;
   std::string stamp_;

@@ -1,4 +1,4 @@
-// What `berth run` finds out: the same models, stock and with Berth, each in a process of its own, run in turns.
+// The measurements of `berth run`: the same models, stock and with Berth, each in its own process, run in turns.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace berth::cli {
 
 struct RunSettings {
   std::vector<std::string> models;
-  std::string title;  // what the report calls them; empty: the files' names and inputs
+  std::string title;  // names in the report; empty: the names of the files and the inputs
   unsigned runs = 20;
   int threads = 1;
   std::uint64_t seed = 0;
@@ -33,15 +33,15 @@ struct Spread {
 Spread spread_of(std::vector<double> values);
 
 struct SideReport {
-  std::uint64_t held = 0;           // stock: the arena, without weights; Berth: the arena and what the pool gave beside
-  std::uint64_t in_use = 0;         // the most of it that was handed out at once
+  std::uint64_t held = 0;           // stock: the arena, without weights; Berth: the arena and the pool
+  std::uint64_t in_use = 0;         // the most of it that was in use at once
   std::uint64_t process_peak = 0;   // VmHWM
   std::uint64_t faults = 0;         // page faults in all runs
   std::uint64_t faults_steady = 0;  // in the last run
   double load_ms = 0;
   Spread latency_ms;    // wall time of a run
   Spread cpu_ms;        // processor time of a run, all threads
-  bool repeats = true;  // every run gave the reference's bits
+  bool repeats = true;  // every output was bit-identical to the reference
 };
 
 // One model's plan, for the memory map.
@@ -72,17 +72,17 @@ struct RunReport {
   std::uint64_t deviating_runs = 0;
   std::uint64_t renewals = 0;
   bool weights_mapped = false;
-  std::string weights_note;  // why not, when mapping was asked for
+  std::string weights_note;  // why not, if mapping was requested
 
   bool identical() const { return stock.repeats && berth.repeats; }
   double ratio() const;
 };
 
-// Called before each step with what it is and how far along all of it is, from 0 to 1.
+// Called before each step with its name and the overall progress, from 0 to 1.
 using Progress = std::function<void(std::string_view step, double done)>;
 
-// Io: a model or folder that cannot be read or written. DeviceUnavailable: no ONNX Runtime. Driver: what the engine
-// says, such as an input that does not fit.
+// kIo if a model or folder cannot be read or written. kDeviceUnavailable without ONNX Runtime. kDriver with the message
+// of the engine, for example for an input that does not fit.
 Result<RunReport> measure_run(const RunSettings& settings, const Progress& progress);
 
 }  // namespace berth::cli

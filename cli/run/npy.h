@@ -1,4 +1,4 @@
-// NumPy's .npy files, as far as tensors of numbers need them: little-endian, C order, version 1 to 3.
+// NumPy's .npy files for tensors of numbers: little-endian, C order, versions 1 to 3.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace berth::cli {
 
-// The tensor in a file. Io: it cannot be read. InvalidData: it is no .npy file, or not of this kind.
+// The tensor in a file. kIo if it cannot be read. kInvalidData if it is not such a file.
 Result<ort::Tensor> read_npy(const std::string& path);
 
-// Io when the file cannot be written; Unsupported for an element type that NumPy has no name for.
+// kIo if the file cannot be written; kUnsupported for an element type that NumPy has no name for.
 Result<void> write_npy(const std::string& path, int element_type, const std::vector<std::int64_t>& shape,
                        std::span<const std::byte> bytes);
 

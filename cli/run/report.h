@@ -1,4 +1,4 @@
-// How a RunReport looks: the table on the terminal, and JSON for programs.
+// The presentation of a RunReport: the table on the terminal, and JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -60,7 +60,7 @@ Result<void> parse_pairs(RunArguments& arguments) {
   return {};
 }
 
-// A line on a terminal that is written over and over; nothing at all anywhere else.
+// A line that is redrawn in place on a terminal; nothing elsewhere.
 class ProgressLine {
  public:
   explicit ProgressLine(bool shown) : shown_(shown) {}
@@ -186,7 +186,7 @@ void add_run_command(CLI::App& app, int& exit_code) {
   });
 
   Command worker(app, "run-worker", "A process of berth run's");
-  worker.hide();  // not for people: left out of --help
+  worker.hide();  // internal: left out of --help
   worker.action([&exit_code] { exit_code = serve_worker(); });
 }
 

@@ -33,7 +33,7 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// The most that this process had in memory so far, as the system says.
+// The peak memory of this process so far, as reported by the system.
 std::uint64_t process_peak() {
 #ifdef __APPLE__
   mach_task_basic_info info{};
@@ -59,14 +59,14 @@ double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Of all threads of this process: unlike wall time, a busy machine hardly changes it.
+// Processor time of all threads of this process: unlike wall time, other load hardly changes it.
 double cpu_ms() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-// On no processor in particular where the system does not let it choose.
+// Any processor if the system does not allow a choice.
 void stay_on(int processor) {
 #if defined(__linux__)
   if (processor < 0) return;
@@ -85,7 +85,7 @@ std::string file_safe(std::string name) {
   return name;
 }
 
-// Compares with a file in small pieces, so that comparing does not show in the process's peak.
+// Compares with a file in small pieces, so that comparing does not affect the peak of the process.
 Result<bool> equals_file(std::span<const std::byte> bytes, const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return Error::with_text(Code::kIo, Layer::kProgram, path + ": " + std::strerror(errno));
@@ -111,7 +111,7 @@ Result<std::string> read_file(const std::string& path) {
 }
 
 Result<void> write_file(const std::string& path, std::string_view bytes) {
-  // Written beside and renamed, so that no reader ever sees half a file.
+  // Written to a temporary file and renamed, so that no reader sees an incomplete file.
   const std::string partial = path + ".partial";
   std::ofstream file(partial, std::ios::binary | std::ios::trunc);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -234,7 +234,7 @@ class Worker {
       std::uint64_t held = 0, in_use = 0;
       for (const Loaded& loaded : models_) {
         BERTH_TRY_ASSIGN(const ort::ArenaStats stats, loaded.model->arena_stats());
-        // What was in use when the model was loaded are weights: they are not counted, here or on Berth's side.
+        // Memory that was in use after loading the model are weights; they are not counted, here or on Berth's side.
         held += stats.held - std::min(stats.held, loaded.at_load.in_use);
         in_use += stats.max_in_use - std::min(stats.max_in_use, loaded.at_load.in_use);
       }

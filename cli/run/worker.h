@@ -1,11 +1,11 @@
-// The other side of `berth run`: a process that loads models in one role, runs them when told, and says what that
-// cost. Roles:
+// The worker of `berth run`: a process that loads models in one role, runs them on request, and reports the cost.
+// Roles:
 //   stock    the engine with its own arena; the first run's outputs become the reference
 //   ready    writes each model, optimised, in the form that can be mapped (no runs)
 //   record   Berth is the memory; one recorded run, planned and saved
 //   replay   Berth is the memory; saved plans are loaded and replayed
 //   layout   the engine's own arena serves a recorded run's requests, to see where it puts them
-// The first line in is a WorkerTask; then {"do": "run"} for one run of every model, or {"do": "finish"} for the
+// The first input line is a WorkerTask; then {"do": "run"} for one run of every model, or {"do": "finish"} for the
 // totals. Each is answered by one line.
 #pragma once
 

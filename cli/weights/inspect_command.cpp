@@ -1,4 +1,4 @@
-// `berth inspect FILE`: what a weight file holds, as a table or as JSON.
+// `berth inspect FILE`: the contents of a weight file, as a table or as JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
