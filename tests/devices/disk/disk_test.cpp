@@ -41,7 +41,7 @@ TEST(Disk, RefusesRegionsPastTheEnd) {
   EXPECT_TRUE(map_file(path, 90, 10));
   const auto refused = Buffer::allocate(device("DISK:" + path).value(), u8, {101});
   EXPECT_TRUE(fails_with(refused, Code::kInvalidArgument));
-  EXPECT_NE(refused.error().message().find("has 100 bytes and 101 were asked for"), std::string::npos);
+  EXPECT_NE(refused.error().message().find("has 100 bytes and 101 were requested"), std::string::npos);
 }
 
 TEST(Disk, IsReadOnly) {

@@ -106,7 +106,7 @@ TEST(Webgpu, RefusesALibraryOfAnOlderHeader) {
   calls.DevicePoll = [](wgpu::Device, wgpu::Bool, const std::uint64_t*) { return wgpu::Bool{1}; };
   calls.QueueSubmitForIndex = [](wgpu::Queue, std::size_t, const wgpu::CommandBuffer*) { return std::uint64_t{0}; };
   calls.GetVersion = [] { return std::uint32_t{22} << 24 | 1 << 16; };
-  EXPECT_EQ(webgpu::dialect_objection(calls, true), "wgpu-native 22 is older than 29, whose webgpu.h Berth speaks");
+  EXPECT_EQ(webgpu::dialect_objection(calls, true), "wgpu-native 22 is older than 29, whose webgpu.h Berth uses");
   EXPECT_EQ(webgpu::dialect_version(calls), "wgpu-native 22.1.0.0");
   calls.GetVersion = [] { return std::uint32_t{30} << 24; };
   EXPECT_EQ(webgpu::dialect_objection(calls, true), "");
@@ -492,7 +492,7 @@ TEST(Wgsl, RefusesBindingsItCannotMakeAndNamesTheLine) {
   EXPECT_NE(refusal("@group(0) @binding(0) var<uniform> c: u32; @group(0) @binding(1) var<storage> a: array<u32>;")
                 .find("last binding"),
             std::string::npos);
-  EXPECT_NE(refusal("@group(0) @binding(0) var t: texture_2d<f32>;").find("no buffer"), std::string::npos);
+  EXPECT_NE(refusal("@group(0) @binding(0) var t: texture_2d<f32>;").find("not a buffer"), std::string::npos);
   EXPECT_NE(refusal("@group(0) @binding(N) var<storage> a: array<u32>;").find("plain number"), std::string::npos);
   EXPECT_NE(refusal("@group(0) @binding(0) var<workgroup> a: u32;").find("workgroup"), std::string::npos);
   EXPECT_NE(refusal("@group(0) @binding(0) var<storage a: u32;").find("not closed"), std::string::npos);
