@@ -1,6 +1,6 @@
 #include "base/thread_handoff.h"
 
-#ifdef BERTH_THREAD_SANITIZER
+#if BERTH_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
 
 namespace berth {

@@ -2,17 +2,11 @@
 // but is not instrumented, so the sanitizer does not see it. Without the thread sanitizer these functions do nothing.
 #pragma once
 
-#if defined(__SANITIZE_THREAD__)
-#define BERTH_THREAD_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define BERTH_THREAD_SANITIZER 1
-#endif
-#endif
+#include "base/sanitizers.h"
 
 namespace berth {
 
-#ifdef BERTH_THREAD_SANITIZER
+#if BERTH_THREAD_SANITIZER
 // Everything this thread did so far ...
 void hand_over(const void* token) noexcept;
 // ... happened before what a thread does after this, for the same token.

@@ -8,22 +8,16 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/sanitizers.h"
 #include "berth/memory/block.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define BERTH_ADDRESS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define BERTH_ADDRESS_SANITIZER 1
-#endif
-#endif
-#if defined(BERTH_ADDRESS_SANITIZER)
+#if BERTH_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #endif
 
 namespace berth {
 
-#if defined(BERTH_ADDRESS_SANITIZER)
+#if BERTH_ADDRESS_SANITIZER
 inline constexpr bool kAddressSanitizer = true;
 inline void asan_poison(const void* begin, std::size_t bytes) noexcept {
   __asan_poison_memory_region(begin, bytes);

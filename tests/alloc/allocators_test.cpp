@@ -4,6 +4,7 @@
 #include <latch>
 #include <thread>
 
+#include "base/sanitizers.h"
 #include "berth/alloc/caching_pool.h"
 #include "berth/alloc/dry_run.h"
 #include "berth/alloc/fault.h"
@@ -142,7 +143,7 @@ TEST(Fault, FailsEveryNthCall) {
   EXPECT_FALSE(plan.next_fails());
 }
 
-#if !defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
+#if !defined(NDEBUG) && !BERTH_ADDRESS_SANITIZER
 TEST(CpuDeathTest, StopsWhenABlockWasWrittenPastItsEnd) {
   for (const std::size_t bytes : {100u, 4u << 20}) {
     const AllocatorPtr allocator = cpu();

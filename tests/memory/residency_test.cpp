@@ -17,6 +17,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/sanitizers.h"
 #include "berth/memory/registry.h"
 #include "berth/tensor/buffer.h"
 #include "berth/tensor/step_buffers.h"
@@ -287,7 +288,7 @@ TEST(CpuResidency, LocksWhatDidNotFitWhenOthersHaveLeft) {
   EXPECT_EQ(test::kernel_kib(second.as_raw_ptr(), "Locked"), 3u * 1024);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these turn munlock into nothing
+#if !BERTH_ADDRESS_SANITIZER && !BERTH_THREAD_SANITIZER  // these turn munlock into nothing
 TEST(CpuResidency, UnlocksWhatIsRemoved) {
   const DevicePtr cpu = resident_cpu();
   const QueuePtr queue = cpu->make_queue().value();

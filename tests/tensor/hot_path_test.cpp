@@ -4,11 +4,12 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/sanitizers.h"
 #include "berth/alloc/caching_pool.h"
 #include "berth/berth.h"
 
 // The sanitizers bring their own.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !BERTH_ADDRESS_SANITIZER && !BERTH_THREAD_SANITIZER
 namespace {
 thread_local std::size_t news = 0;
 thread_local std::size_t new_bytes = 0;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/crc32.h"
+#include "base/sanitizers.h"
 #include "berth/memory/registry.h"
 #include "berth/weights/save.h"
 #include "support/kernel_pages.h"
@@ -362,7 +363,7 @@ TEST_F(Weights, ConvertsBetweenFormatsWithMetadata) {
               HasSubstr("tensor \"q\" is of q4_0, which safetensors cannot hold"));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these need memory of their own
+#if !BERTH_ADDRESS_SANITIZER && !BERTH_THREAD_SANITIZER  // these need memory of their own
 TEST_F(Weights, OpenInAFewTimesTheMemoryOfTheirHeaders) {
   const Buffer all = numbers({200'000}, f32);
   std::vector<std::string> names;
