@@ -10,7 +10,7 @@
 
 #include "base/thread_handoff.h"
 
-#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
+#if defined(__SSE2__) && !BERTH_THREAD_SANITIZER
 #include <emmintrin.h>
 #endif
 
@@ -55,7 +55,7 @@ void parallel_pieces(std::size_t bytes, const Body& body) {
   take_over(&handed_back);
 }
 
-#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
+#if defined(__SSE2__) && !BERTH_THREAD_SANITIZER
 constexpr std::size_t kLine = 64;
 
 void stream_line(std::byte* to, const std::byte* from) noexcept {
@@ -75,7 +75,7 @@ void stream_line(std::byte* to, const std::byte* from) noexcept {
 // because the processor prefetches within a page and four streams use more memory banks than one. The thread sanitizer
 // does not see non-temporal stores, so memcpy is used under it.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-#if defined(__SSE2__) && !defined(BERTH_THREAD_SANITIZER)
+#if defined(__SSE2__) && !BERTH_THREAD_SANITIZER
   constexpr std::size_t kPage = 4096, kPages = 4;
   const std::size_t head = std::min(bytes, (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine);
   std::memcpy(to, from, head);

@@ -562,7 +562,7 @@ TEST(CachingPool, SurvivesManyThreadsOptionsAndTrims) {
   EXPECT_TRUE(cache->check().has_value());
 }
 
-#if !defined(NDEBUG) && !defined(BERTH_ADDRESS_SANITIZER)
+#if !defined(NDEBUG) && !BERTH_ADDRESS_SANITIZER
 TEST(PoolDeathTest, StopsWhenABlockWasWrittenPastItsEnd) {
   const auto cache = make_caching_pool(cpu());
   const Block block = take(*cache, {.bytes = 100, .label = "overrun"});
@@ -584,7 +584,7 @@ TEST(CachingPool, OverwritesReleasedMemoryInDebugBuilds) {
 }
 #endif
 
-#if defined(BERTH_ADDRESS_SANITIZER)
+#if BERTH_ADDRESS_SANITIZER
 TEST(CachingPool, PoisonsCachedMemoryForTheSanitizer) {
   const auto cache = make_caching_pool(cpu());
   const Block block = take(*cache, {.bytes = 100});

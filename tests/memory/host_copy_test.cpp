@@ -72,7 +72,7 @@ TEST(HostCopy, GoesOnPastAPieceThatFailsAndReportsTheFirst) {
   EXPECT_EQ(std::count(seen.begin(), seen.end(), std::byte{1}), static_cast<std::ptrdiff_t>(seen.size()));
 }
 
-#ifdef BERTH_THREAD_SANITIZER
+#if BERTH_THREAD_SANITIZER
 
 // Work that changes bytes of `memory` after a copy used them, with nothing that orders the two. Ends the program, with
 // the sanitizer's code if it noticed.
