@@ -12,11 +12,9 @@
 namespace berth {
 namespace {
 
-constexpr std::uint32_t kNobody = kNoBlock;
-
 // The lifetime of one node, with aliases resolved.
 struct Life {
-  std::uint32_t root = kNobody;  // itself unless it is an alias
+  std::uint32_t root = kNoNode;  // itself unless it is an alias
   std::int64_t first = 0;        // of the root: itself and all its aliases
   std::int64_t last = 0;
   bool pinned = false;
@@ -58,21 +56,21 @@ bool node_is_sound(const PlanProblem& problem, std::size_t node) {
 
 // Resolves every chain of aliases to its root, visiting each node once. Returns a node of a cycle if there is one.
 std::uint32_t resolve_roots(const PlanProblem& problem, std::vector<Life>& lives) {
-  constexpr std::uint32_t kOnTheWay = kNobody - 1;
+  constexpr std::uint32_t kOnTheWay = kNoNode - 1;
   std::vector<std::uint32_t> chain;
   for (std::uint32_t node = 0; node < lives.size(); ++node) {
     std::uint32_t at = node;
     chain.clear();
-    while (lives[at].root == kNobody && problem.lifetimes[at].alias) {
+    while (lives[at].root == kNoNode && problem.lifetimes[at].alias) {
       lives[at].root = kOnTheWay;
       chain.push_back(at);
       at = problem.lifetimes[at].alias->node;
     }
     if (lives[at].root == kOnTheWay) return at;
-    if (lives[at].root == kNobody) lives[at].root = at;
+    if (lives[at].root == kNoNode) lives[at].root = at;
     for (const std::uint32_t link : chain) lives[link].root = lives[at].root;
   }
-  return kNobody;
+  return kNoNode;
 }
 
 // A root lives from the first level to the last of itself and its aliases; pinned nodes live at every level at which
@@ -102,11 +100,11 @@ void resolve_lives(const PlanProblem& problem, std::vector<Life>& lives) {
 
 Violation check_problem(const PlanProblem& problem, std::vector<Life>& lives) {
   if (!std::has_single_bit(problem.alignment)) return {PlanRule::kInvalidProblem};
-  if (problem.lifetimes.size() >= kNobody - 1) return {PlanRule::kInvalidProblem};
+  if (problem.lifetimes.size() >= kNoNode - 1) return {PlanRule::kInvalidProblem};
   for (std::uint32_t node = 0; node < problem.lifetimes.size(); ++node)
     if (!node_is_sound(problem, node)) return {PlanRule::kInvalidProblem, node};
   lives.resize(problem.lifetimes.size());
-  if (const std::uint32_t node = resolve_roots(problem, lives); node != kNobody)
+  if (const std::uint32_t node = resolve_roots(problem, lives); node != kNoNode)
     return {PlanRule::kInvalidProblem, node};
   resolve_lives(problem, lives);
   return {};
@@ -187,7 +185,7 @@ struct Stretch {
 class Sweep {
  public:
   Sweep(const PlanProblem& problem, const MemoryPlan& plan, const std::vector<Life>& lives)
-      : problem_(problem), plan_(plan), lives_(lives), placed_(lives.size(), kFar), took_(lives.size(), kNobody) {}
+      : problem_(problem), plan_(plan), lives_(lives), placed_(lives.size(), kFar), took_(lives.size(), kNoNode) {}
 
   Violation run() {
     collect_stretches();
@@ -309,7 +307,7 @@ class Sweep {
     // Another node took a part of it at this level, so the two would overlap.
     if (mine.offset + mine.bytes > piece.end || mine.offset < key.second) return overlap;
     // What that node itself reused in place at this level is still in use below.
-    if (placed_[piece.node] == level_ && took_[piece.node] != kNobody)
+    if (placed_[piece.node] == level_ && took_[piece.node] != kNoNode)
       return {PlanRule::kOverlap, node, took_[piece.node]};
     took_[node] = piece.node;
     pieces_.erase(key);
@@ -435,8 +433,8 @@ std::string describe(const Violation& violation, const PlanProblem& problem, con
   std::string text(to_string(violation.rule));
   text += ": ";
   text += rule_sentence(violation.rule);
-  if (violation.node != kNoBlock) text += ": " + describe_node(violation.node, problem, plan);
-  if (violation.other != kNoBlock) text += " and " + describe_node(violation.other, problem, plan);
+  if (violation.node != kNoNode) text += ": " + describe_node(violation.node, problem, plan);
+  if (violation.other != kNoNode) text += " and " + describe_node(violation.other, problem, plan);
   switch (violation.rule) {
     case PlanRule::kOverCapacity:
       text += ": " + std::to_string(plan.size) + " of " + std::to_string(problem.capacity.value_or(0)) + " bytes";

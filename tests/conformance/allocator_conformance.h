@@ -12,7 +12,7 @@
 namespace berth::conformance {
 
 struct AllocatorCase {
-  std::function<Result<AllocatorPtr>()> make;  // a fresh stack; DeviceUnavailable skips the checks
+  std::function<Result<AllocatorPtr>()> make;  // a fresh stack; kDeviceUnavailable skips the checks
   bool writable = true;                        // blocks with a host pointer may be written
   bool has_memory = true;                      // false for dry runs
 };

@@ -46,11 +46,11 @@ struct DeviceCase {
   bool read_only_pattern = false;
 
   // A kernel over u32: for each i, window 1 [i] = window 0 [i] + the u32 constant. It is launched on 256 elements
-  // with groups {4, 1, 1} and threads {64, 1, 1}. Empty: the kernel checks refuse with Unsupported.
+  // with groups {4, 1, 1} and threads {64, 1, 1}. Empty: the kernel checks refuse with kUnsupported.
   std::function<Result<Kernel>(Device&)> add_kernel{};
 
   // Foreign memory of the device with these contents, whose `release` frees it. Empty: the import checks refuse
-  // with Unsupported.
+  // with kUnsupported.
   std::function<Result<ForeignMemory>(Device&, std::span<const std::byte> contents)> foreign{};
 };
 

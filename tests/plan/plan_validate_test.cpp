@@ -68,7 +68,7 @@ TEST(Validate, NamesAProblemThatBreaksItsOwnRules) {
     EXPECT_EQ(found.rule, PlanRule::kInvalidProblem);
     EXPECT_EQ(found.node, node);
   };
-  expect_node(kNoBlock, [](PlanProblem& p) { p.alignment = 3; });
+  expect_node(kNoNode, [](PlanProblem& p) { p.alignment = 3; });
   expect_node(1, [](PlanProblem& p) { p.lifetimes[1].alignment = 0; });
   expect_node(1, [](PlanProblem& p) { p.lifetimes[1].last = 0; });
   expect_node(1, [](PlanProblem& p) { p.lifetimes[1].last = 1; });
@@ -104,8 +104,8 @@ struct BrokenPlan {
 
 TEST(Validate, NamesEachRuleThatASlotBreaks) {
   const BrokenPlan cases[] = {
-      {PlanRule::kWrongCount, kNoBlock, [](MemoryPlan& p) { p.slots.pop_back(); }},
-      {PlanRule::kWrongProblem, kNoBlock, [](MemoryPlan& p) { p.fingerprint ^= 1; }},
+      {PlanRule::kWrongCount, kNoNode, [](MemoryPlan& p) { p.slots.pop_back(); }},
+      {PlanRule::kWrongProblem, kNoNode, [](MemoryPlan& p) { p.fingerprint ^= 1; }},
       {PlanRule::kMissingSlot, 1, [](MemoryPlan& p) { p.slots[1] = {}; }},
       {PlanRule::kUnexpectedSlot, 3, [](MemoryPlan& p) { p.slots[3].block = 0; }},
       {PlanRule::kWrongBytes, 2, [](MemoryPlan& p) { p.slots[2].bytes -= 1; }},
@@ -114,13 +114,13 @@ TEST(Validate, NamesEachRuleThatASlotBreaks) {
       {PlanRule::kOutsideBlock, 1, [](MemoryPlan& p) { p.slots[1].offset = ~std::uint64_t{0}; }},
       {PlanRule::kOverlap, 1, [](MemoryPlan& p) { p.slots[1].offset -= 1; }},
       {PlanRule::kWrongLane, 0, [](MemoryPlan& p) { p.blocks[0].lane = 1; }},
-      {PlanRule::kWrongBank, kNoBlock, [](MemoryPlan& p) { p.blocks[0].bank = 1; }},
-      {PlanRule::kWrongSize, kNoBlock, [](MemoryPlan& p) { p.size += 1, p.optimal = false; }},
-      {PlanRule::kWrongSize, kNoBlock, [](MemoryPlan& p) { p.blocks[0].bytes += 1, p.size += 1, p.optimal = false; }},
-      {PlanRule::kWrongSize, kNoBlock, [](MemoryPlan& p) { p.blocks.push_back({}); }},
-      {PlanRule::kWrongBound, kNoBlock, [](MemoryPlan& p) { p.lower_bound += 1, p.optimal = false; }},
-      {PlanRule::kWrongBound, kNoBlock, [](MemoryPlan& p) { p.optimal = false; }},
-      {PlanRule::kWrongBound, kNoBlock, [](MemoryPlan& p) { p.lower_bound -= 1; }},
+      {PlanRule::kWrongBank, kNoNode, [](MemoryPlan& p) { p.blocks[0].bank = 1; }},
+      {PlanRule::kWrongSize, kNoNode, [](MemoryPlan& p) { p.size += 1, p.optimal = false; }},
+      {PlanRule::kWrongSize, kNoNode, [](MemoryPlan& p) { p.blocks[0].bytes += 1, p.size += 1, p.optimal = false; }},
+      {PlanRule::kWrongSize, kNoNode, [](MemoryPlan& p) { p.blocks.push_back({}); }},
+      {PlanRule::kWrongBound, kNoNode, [](MemoryPlan& p) { p.lower_bound += 1, p.optimal = false; }},
+      {PlanRule::kWrongBound, kNoNode, [](MemoryPlan& p) { p.optimal = false; }},
+      {PlanRule::kWrongBound, kNoNode, [](MemoryPlan& p) { p.lower_bound -= 1; }},
   };
   const PlanProblem problem = small_problem();
   for (const BrokenPlan& broken : cases) {

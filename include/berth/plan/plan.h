@@ -112,6 +112,7 @@ struct PlanProblem {
 };
 
 inline constexpr std::uint32_t kNoBlock = std::numeric_limits<std::uint32_t>::max();
+inline constexpr std::uint32_t kNoNode = std::numeric_limits<std::uint32_t>::max();
 
 // Where one node's bytes are.
 struct Slot {
@@ -245,8 +246,8 @@ enum class PlanRule : std::uint8_t {
 
 struct Violation {
   PlanRule rule = PlanRule::kNone;
-  std::uint32_t node = kNoBlock;   // the node at fault, if there is one
-  std::uint32_t other = kNoBlock;  // the other node involved
+  std::uint32_t node = kNoNode;   // the node at fault, if there is one
+  std::uint32_t other = kNoNode;  // the other node involved
 
   explicit operator bool() const noexcept { return rule != PlanRule::kNone; }
 };
