@@ -257,7 +257,7 @@ TEST_F(ScheduleLanes, RunsEachOfThousandsOfReadyStepsOnce) {
   }
 }
 
-int handed_to_loop = 0;  // only its address is used
+int handed_to_loop = 0, handed_back = 0;  // only their addresses are used
 
 TEST_F(ScheduleLanes, RunsStepsThatAreParallelThemselves) {
   ScheduleBuilder builder;
@@ -268,9 +268,11 @@ TEST_F(ScheduleLanes, RunsStepsThatAreParallelThemselves) {
                         const auto count = [&](int) {
                           take_over(&handed_to_loop);
                           sum.fetch_add(1, std::memory_order_relaxed);
+                          hand_over(&handed_back);
                         };
                         hand_over(&handed_to_loop);
                         tbb::parallel_for(0, 100, count);
+                        take_over(&handed_back);
                         return {};
                       }});
   const Schedule schedule = builder.build().value();
