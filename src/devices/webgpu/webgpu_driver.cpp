@@ -58,8 +58,8 @@ fs::path own_file() {
 std::vector<std::string> library_candidates() {
   std::vector<std::string> list;
   const fs::path own = own_file();
-  const std::string native = std::string("libwgpu_native") + kSharedLibrarySuffix;
-  const std::string dawn = std::string("libwebgpu_dawn") + kSharedLibrarySuffix;
+  const std::string native = fmt::format("libwgpu_native{}", kSharedLibrarySuffix);
+  const std::string dawn = fmt::format("libwebgpu_dawn{}", kSharedLibrarySuffix);
   for (fs::path folder = own.parent_path(); !folder.empty(); folder = folder.parent_path()) {
     for (const std::string& name : {native, dawn}) {
       add_file(list, folder / name);
