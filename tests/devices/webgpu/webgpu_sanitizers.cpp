@@ -1,5 +1,6 @@
-// What the leak sanitizer should ignore when the tests run on WEBGPU: the caches that the driver and the software Vulkan
-// below it keep until the process ends. What the thread sanitizer should ignore is in src/base/thread_handoff.cpp.
+// What the leak sanitizer should ignore when the tests run on WEBGPU: the caches that the driver and the software
+// Vulkan below it keep until the process ends. What the thread sanitizer should ignore is in
+// src/base/thread_handoff.cpp.
 #include "base/sanitizers.h"
 
 extern "C" {
