@@ -44,7 +44,7 @@ MapPanel stock_panel(const RunReport& report, const ModelPlan& model) {
   }
   panel.blocks.push_back({.name = "arena", .bytes = top});
   panel.facts = {{"held", format_bytes(report.stock.held)}, {"in use", format_bytes(report.stock.in_use)}};
-  panel.notes.push_back(
+  panel.notes.emplace_back(
       "Where the engine's own arena put the same requests when they were made of it one by one. Its regions are drawn "
       "one above the other; what it holds without having handed it out is empty space.");
   return panel;
