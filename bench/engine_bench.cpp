@@ -49,7 +49,7 @@ constexpr BenchModel kModels[] = {
 };
 
 std::optional<fs::path> find_model(const char* file) {
-  for (const fs::path& environment : berth::ort::python_environments()) {
+  for (const fs::path& environment : berth::internal::ort::python_environments()) {
     std::error_code ignored;
     for (const fs::directory_entry& python : fs::directory_iterator(environment / "lib", ignored))
       if (const fs::path path = python.path() / "site-packages" / file; fs::exists(path, ignored)) return path;

@@ -177,16 +177,16 @@ bool compare_overhead() {
 void measure_building() {
   fmt::print("building: finding dependencies of n accesses to one storage\n");
   fmt::print("{:<34}{:>10}{:>12}{:>14}{:>12}\n", "accesses", "n", "ns each", "edges each", "joins each");
-  const auto row = [](const char* name, const std::vector<berth::Touch>& touches) {
+  const auto row = [](const char* name, const std::vector<berth::internal::Touch>& touches) {
     std::vector<std::uint32_t> first(touches.size() + 1), order(touches.size());
     for (std::uint32_t i = 0; i <= touches.size(); ++i) first[i] = i;
     for (std::uint32_t i = 0; i < touches.size(); ++i) order[i] = i;
     const auto n = static_cast<double>(touches.size());
     double best = 1e9;
-    berth::Hazards hazards;
+    berth::internal::Hazards hazards;
     for (int i = 0; i < (touches.size() < 1'000'000 ? 3 : 1); ++i) {
       const auto start = Clock::now();
-      hazards = berth::find_hazards(touches, first, order, {});
+      hazards = berth::internal::find_hazards(touches, first, order, {});
       best = std::min(best, seconds_since(start));
     }
     fmt::print("{:<34}{:>10}{:>12.0f}{:>14.2f}{:>12.2f}\n", name, touches.size(), best * 1e9 / n,
@@ -195,14 +195,14 @@ void measure_building() {
   };
   for (const std::size_t n : {10'000u, 100'000u, 1'000'000u}) {
     std::mt19937_64 random(1);
-    std::vector<berth::Touch> windows(n), pieces(n);
+    std::vector<berth::internal::Touch> windows(n), pieces(n);
     for (std::size_t i = 0; i < n; ++i) {
       const std::uint64_t begin = random() % (n * 16);
       windows[i] = {.storage = 1, .begin = begin, .end = begin + 1 + random() % (n * 4), .writes = random() % 2 == 0};
       // Half write a piece each, then half read everything.
       const std::uint64_t piece = i * 16;
-      pieces[i] = i < n / 2 ? berth::Touch{.storage = 1, .begin = piece, .end = piece + 16, .writes = true}
-                            : berth::Touch{.storage = 1, .begin = 0, .end = n * 8};
+      pieces[i] = i < n / 2 ? berth::internal::Touch{.storage = 1, .begin = piece, .end = piece + 16, .writes = true}
+                            : berth::internal::Touch{.storage = 1, .begin = 0, .end = n * 8};
     }
     row("random windows, half of them writes", windows);
     row("n/2 pieces written, n/2 read all", pieces);
@@ -220,7 +220,7 @@ void measure_f16() {
     std::vector<std::byte> from(count * 3), to(count * 3);
     const double bytes = 6.0 * static_cast<double>(count);
     const auto repeat = std::max<std::size_t>(1, (std::size_t{1} << 20) / count);
-    for (const berth::F16Path& path : berth::f16_paths()) {
+    for (const berth::internal::F16Path& path : berth::internal::f16_paths()) {
       const auto [narrow, copy] = compare(
           [&] {
             for (std::size_t i = 0; i < repeat; ++i) path.narrow(floats.data(), halves.data(), count);

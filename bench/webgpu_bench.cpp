@@ -18,6 +18,7 @@
 namespace {
 
 using namespace berth;
+using namespace berth::internal;
 using Clock = std::chrono::steady_clock;
 
 double seconds(const std::function<void()>& work) {

@@ -18,6 +18,9 @@
 #include "plan_binding.h"
 
 namespace berth::python {
+
+using namespace internal;
+
 namespace {
 
 using engines::OnnxRuntimeMemory;

@@ -7,6 +7,9 @@
 #include "berth/memory/registry.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 Result<void> survive(FaultTrigger& plan) {

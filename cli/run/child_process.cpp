@@ -12,6 +12,9 @@
 #include "base/os/program_path.h"
 
 namespace berth::cli {
+
+using namespace internal;
+
 namespace {
 
 Error io_error(const std::string& what) {

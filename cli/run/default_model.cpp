@@ -6,6 +6,8 @@
 
 namespace berth::cli {
 
+using namespace internal;
+
 namespace fs = std::filesystem;
 
 Result<DefaultModel> default_model() {

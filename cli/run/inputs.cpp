@@ -9,6 +9,9 @@
 #include "run/npy.h"
 
 namespace berth::cli {
+
+using namespace internal;
+
 namespace {
 
 std::string lower(std::string text) {

@@ -19,9 +19,10 @@ struct InputRequest {
 
 // One tensor per spec. kInvalidArgument, with its name, for a file of another type or shape, or an input that cannot be
 // generated (strings).
-Result<std::vector<ort::Tensor>> make_inputs(const std::vector<ort::TensorSpec>& specs, const InputRequest& request);
+Result<std::vector<internal::ort::Tensor>> make_inputs(const std::vector<internal::ort::TensorSpec>& specs,
+                                                       const InputRequest& request);
 
 // "x 1x3x736x736, sr scalar"
-std::string describe_inputs(const std::vector<ort::Tensor>& inputs);
+std::string describe_inputs(const std::vector<internal::ort::Tensor>& inputs);
 
 }  // namespace berth::cli

@@ -17,6 +17,9 @@
 #include "run/worker.h"
 
 namespace berth::cli {
+
+using namespace internal;
+
 namespace {
 
 namespace fs = std::filesystem;

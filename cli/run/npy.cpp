@@ -6,6 +6,9 @@
 #include <string_view>
 
 namespace berth::cli {
+
+using namespace internal;
+
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";

@@ -13,7 +13,7 @@
 namespace berth::cli {
 
 // The tensor in a file. kIo if it cannot be read. kInvalidData if it is not such a file.
-Result<ort::Tensor> read_npy(const std::string& path);
+Result<internal::ort::Tensor> read_npy(const std::string& path);
 
 // kIo if the file cannot be written; kUnsupported for an element type that NumPy has no name for.
 Result<void> write_npy(const std::string& path, int element_type, const std::vector<std::int64_t>& shape,

@@ -28,6 +28,9 @@
 #include "run/npy.h"
 
 namespace berth::cli {
+
+using namespace internal;
+
 namespace {
 
 using Json = nlohmann::json;

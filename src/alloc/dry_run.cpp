@@ -9,6 +9,8 @@
 
 namespace berth {
 
+using namespace internal;
+
 std::shared_ptr<DryRun> make_dry_run(AllocatorPtr like) {
   return std::make_shared<DryRun>(std::move(like));
 }

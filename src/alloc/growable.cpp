@@ -15,6 +15,9 @@
 #include "memory/zero_block.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 class MappedGrowable final : public GrowableMemory {

@@ -10,6 +10,9 @@
 #include "memory/check_alignment.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();

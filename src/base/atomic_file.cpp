@@ -15,7 +15,7 @@
 
 #include "base/try.h"
 
-namespace berth::formats {
+namespace berth::internal {
 
 AtomicFile::AtomicFile(std::string path, std::string temporary, int descriptor) noexcept
     : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
@@ -76,4 +76,4 @@ Result<void> AtomicFile::commit(bool flush) {
   return {};
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal

@@ -9,7 +9,7 @@
 
 #include "berth/base/result.h"
 
-namespace berth::formats {
+namespace berth::internal {
 
 class AtomicFile {
  public:
@@ -38,4 +38,4 @@ class AtomicFile {
   std::uint64_t written_ = 0;
 };
 
-}  // namespace berth::formats
+}  // namespace berth::internal

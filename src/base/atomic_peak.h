@@ -4,7 +4,7 @@
 #include <atomic>
 #include <type_traits>
 
-namespace berth {
+namespace berth::internal {
 
 // Sets `peak` to `value` unless it is that high already. `order` is that of the write.
 template <class T>
@@ -15,4 +15,4 @@ void raise_to(std::atomic<T>& peak, std::type_identity_t<T> value,
   }
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-namespace berth::formats {
+namespace berth::internal {
 namespace {
 
 using Table = std::array<std::array<std::uint32_t, 256>, 8>;
@@ -39,4 +39,4 @@ std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t crc) noexcep
   return ~crc;
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal

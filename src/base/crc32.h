@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 
-namespace berth::formats {
+namespace berth::internal {
 
 // Continues from `crc`, which is 0 at the start: crc32(b, crc32(a)) is the checksum of a followed by b.
 std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t crc = 0) noexcept;
 
-}  // namespace berth::formats
+}  // namespace berth::internal

@@ -6,7 +6,7 @@
 #include "base/os/system_pages.h"
 #include "base/round_up.h"
 
-namespace berth::formats {
+namespace berth::internal {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
@@ -30,4 +30,4 @@ void release_pages(void* pages, std::size_t bytes) noexcept {
     std::free(pages);
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal

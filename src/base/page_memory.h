@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace berth::formats {
+namespace berth::internal {
 
 void* allocate_pages(std::size_t bytes);
 void release_pages(void* pages, std::size_t bytes) noexcept;
@@ -35,4 +35,4 @@ struct PageAllocator {
 template <class T>
 using PageVector = std::vector<T, PageAllocator<T>>;
 
-}  // namespace berth::formats
+}  // namespace berth::internal

@@ -4,7 +4,7 @@
 #include <concepts>
 #include <type_traits>
 
-namespace berth {
+namespace berth::internal {
 
 // The smallest multiple of `multiple` that is not below `value`.
 // Requires: multiple > 0; the result fits T.
@@ -15,4 +15,4 @@ constexpr T round_up(T value, std::type_identity_t<T> multiple) noexcept {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -3,7 +3,7 @@
 #if BERTH_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
 
-namespace berth {
+namespace berth::internal {
 
 void hand_over(const void* token) noexcept {
   __tsan_release(const_cast<void*>(token));
@@ -12,7 +12,7 @@ void take_over(const void* token) noexcept {
   __tsan_acquire(const_cast<void*>(token));
 }
 
-}  // namespace berth
+}  // namespace berth::internal
 
 // Suppressions. The code of oneTBB's task objects is in its headers and therefore instrumented: reports whose innermost
 // frame is there, or that pass through one of its functions that never calls the work of a task, are silenced, as are
@@ -36,7 +36,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "thread:libvulkan_lvp\n"
          "mutex:libvulkan_lvp\n"
          "deadlock:libvulkan_lvp\n"
-         "deadlock:berth::webgpu::\n"
+         "deadlock:berth::internal::webgpu::\n"
          "race:libonnxruntime\n"
          "deadlock:libonnxruntime\n";
 }

@@ -4,7 +4,7 @@
 
 #include "base/sanitizers.h"
 
-namespace berth {
+namespace berth::internal {
 
 #if BERTH_THREAD_SANITIZER
 // Everything this thread did so far ...
@@ -16,4 +16,4 @@ inline void hand_over(const void*) noexcept {}
 inline void take_over(const void*) noexcept {}
 #endif
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
-namespace berth::formats {
+namespace berth::internal {
 namespace {
 
 // The length of the well-formed sequence at the start of `text`; 0 if there is none.
@@ -71,4 +71,4 @@ std::string quoted(std::string_view text, std::size_t limit) {
   return shown;
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace berth::formats {
+namespace berth::internal {
 
 // The index of the first byte that is not part of well-formed UTF-8 (no surrogates, no overlong forms); text.size() if
 // there is none. O(bytes).
@@ -15,4 +15,4 @@ std::size_t first_invalid_utf8(std::string_view text) noexcept;
 // Safe to print for any input.
 std::string quoted(std::string_view text, std::size_t limit = 200);
 
-}  // namespace berth::formats
+}  // namespace berth::internal

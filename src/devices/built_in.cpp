@@ -9,7 +9,8 @@
 #include "devices/metal/metal_open.h"
 #include "devices/webgpu/webgpu_device.h"
 
-namespace berth {
+namespace berth::internal {
+
 namespace {
 
 // DLPack's device types.
@@ -33,4 +34,4 @@ std::vector<Backend> built_in_backends() {
   };
 }
 
-}  // namespace berth
+}  // namespace berth::internal

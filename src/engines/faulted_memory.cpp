@@ -6,6 +6,9 @@
 #include "base/os/system_pages.h"
 
 namespace berth::engines {
+
+using namespace internal;
+
 namespace {
 
 class FaultedMemory final : public Allocator {

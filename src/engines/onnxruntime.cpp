@@ -15,6 +15,8 @@
 
 namespace berth::engines {
 
+using namespace internal;
+
 namespace {
 
 constexpr double kPlanningSeconds = 0.03;

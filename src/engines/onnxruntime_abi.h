@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace berth::ort {
+namespace berth::internal::ort {
 
 struct Status;
 struct Env;
@@ -174,4 +174,4 @@ struct ApiBase {
   const char* (*get_version)();
 };
 
-}  // namespace berth::ort
+}  // namespace berth::internal::ort

@@ -11,7 +11,7 @@
 #include "base/try.h"
 #include "berth/base/mutex.h"
 
-namespace berth::ort {
+namespace berth::internal::ort {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,4 +108,4 @@ Result<void> check(const Api& api, Status* status, const char* doing) {
   return Error::with_text(Code::kDriver, Layer::kEngine, std::move(text));
 }
 
-}  // namespace berth::ort
+}  // namespace berth::internal::ort

@@ -9,7 +9,7 @@
 #include "berth/base/result.h"
 #include "engines/onnxruntime_abi.h"
 
-namespace berth::ort {
+namespace berth::internal::ort {
 
 struct Library {
   const Api* api = nullptr;
@@ -30,4 +30,4 @@ std::vector<std::filesystem::path> python_environments();
 // Turns a status into a Result and releases it. `doing` completes "ONNX Runtime failed to ...".
 Result<void> check(const Api& api, Status* status, const char* doing);
 
-}  // namespace berth::ort
+}  // namespace berth::internal::ort

@@ -11,7 +11,7 @@
 
 #include "base/try.h"
 
-namespace berth::ort {
+namespace berth::internal::ort {
 namespace {
 
 struct ElementInfo {
@@ -340,4 +340,4 @@ Result<std::vector<std::uint64_t>> Model::arena_addresses(const ReplayTrace& tra
   return addresses;
 }
 
-}  // namespace berth::ort
+}  // namespace berth::internal::ort

@@ -17,7 +17,7 @@
 #include "berth/engines/onnxruntime.h"
 #include "engines/onnxruntime_library.h"
 
-namespace berth::ort {
+namespace berth::internal::ort {
 
 // Bytes of one element; 0 for types without a fixed size, such as strings.
 std::size_t element_bytes(int element_type) noexcept;
@@ -168,4 +168,4 @@ class Model {
   std::vector<Value*> bound_;
 };
 
-}  // namespace berth::ort
+}  // namespace berth::internal::ort

@@ -12,7 +12,7 @@
 #include "base/try.h"
 #include "engines/onnxruntime_session.h"
 
-namespace berth::ort {
+namespace berth::internal::ort {
 namespace {
 
 constexpr std::uint64_t kLongest = std::numeric_limits<std::int32_t>::max();
@@ -143,4 +143,4 @@ Result<void> align_weights(const std::string& path) {
   return {};
 }
 
-}  // namespace berth::ort
+}  // namespace berth::internal::ort

@@ -10,7 +10,7 @@
 
 #include "berth/base/result.h"
 
-namespace berth::ort {
+namespace berth::internal::ort {
 
 // The bytes of one initialiser of the main graph.
 struct WeightPlace {
@@ -29,4 +29,4 @@ inline constexpr std::uint64_t kWeightAlignment = 64;
 // flatbuffer (2 GiB) stay where they are. kIo, kInvalidData: the file may then be incomplete.
 Result<void> align_weights(const std::string& path);
 
-}  // namespace berth::ort
+}  // namespace berth::internal::ort

@@ -6,6 +6,9 @@
 #include "devices/cuda/cuda_device.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 Result<cuda::CudaDevice*> as_cuda(Device& device) {
@@ -45,7 +48,7 @@ Result<CudaScope> CudaScope::enter(DevicePtr device) {
   return CudaScope(std::move(state));
 }
 
-namespace cuda_detail {
+namespace internal::gpu {
 
 Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero,
                         std::span<const std::byte> contents) {
@@ -84,5 +87,5 @@ unsigned long long address(const Buffer& buffer) {
   return buffer.size() == 0 ? 0 : buffer.native_handle() + buffer.byte_offset();
 }
 
-}  // namespace cuda_detail
+}  // namespace internal::gpu
 }  // namespace berth

@@ -14,6 +14,9 @@
 #include "berth/memory/registry.h"
 
 namespace berth::dlpack {
+
+using namespace internal;
+
 namespace {
 
 static_assert(sizeof(Tensor) == 48 && sizeof(ManagedTensor) == 64 && sizeof(ManagedTensorVersioned) == 80,

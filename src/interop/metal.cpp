@@ -6,6 +6,9 @@
 #include "devices/metal/metal_device.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 Result<metal::MetalDevice*> metal_of(Device* device, Layer layer) {

@@ -4,6 +4,8 @@
 
 namespace berth {
 
+using namespace internal;
+
 Result<MetalInfo> metal_info(Device&) {
   return Error::with_text(Code::kInvalidArgument, Layer::kDevice, metal::kHowToGetMetal);
 }

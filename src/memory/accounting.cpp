@@ -4,6 +4,8 @@
 
 namespace berth {
 
+using namespace internal;
+
 bool Accounting::reserve(std::size_t bytes) noexcept {
   const std::size_t limit = limit_.load(std::memory_order_relaxed);
   if (limit == kNoLimit) {

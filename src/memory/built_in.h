@@ -6,8 +6,8 @@
 
 #include "berth/memory/registry.h"
 
-namespace berth {
+namespace berth::internal {
 
 std::vector<Backend> built_in_backends();
 
-}  // namespace berth
+}  // namespace berth::internal

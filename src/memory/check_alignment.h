@@ -6,7 +6,7 @@
 
 #include "berth/base/result.h"
 
-namespace berth {
+namespace berth::internal {
 
 // kInvalidArgument, as an error of `layer`, if `alignment` is not a power of two.
 inline Result<void> check_alignment(std::uint64_t alignment, Layer layer) {
@@ -15,4 +15,4 @@ inline Result<void> check_alignment(std::uint64_t alignment, Layer layer) {
   return Error(Code::kInvalidArgument, layer, "an alignment of {} is not a power of two", alignment);
 }
 
-}  // namespace berth
+}  // namespace berth::internal

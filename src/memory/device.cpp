@@ -12,6 +12,8 @@
 
 namespace berth {
 
+using namespace internal;
+
 DevicePtr share_device(std::unique_ptr<Device> device) {
   return DevicePtr(device.release(), [](Device* last) {
     last->destroy();

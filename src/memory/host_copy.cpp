@@ -14,7 +14,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 // Pieces are whole huge pages, so that no two threads fault in the same one.
@@ -135,4 +135,4 @@ Result<void> for_each_piece(std::size_t bytes, const std::function<Result<void>(
   return {};
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -7,7 +7,7 @@
 
 #include "berth/base/result.h"
 
-namespace berth {
+namespace berth::internal {
 
 // Below this size, a second thread costs more than it gains.
 inline constexpr std::size_t kParallelCopyBytes = std::size_t{4} << 20;
@@ -20,4 +20,4 @@ void fill_host(void* target, std::uint8_t value, std::size_t bytes) noexcept;
 // by offset.
 Result<void> for_each_piece(std::size_t bytes, const std::function<Result<void>(std::size_t, std::size_t)>& piece);
 
-}  // namespace berth
+}  // namespace berth::internal

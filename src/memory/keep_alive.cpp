@@ -2,7 +2,7 @@
 
 #include "berth/base/mutex.h"
 
-namespace berth {
+namespace berth::internal {
 
 KeepAlive::KeepAlive(Residency& set, std::chrono::milliseconds interval)
     : set_(set), interval_(interval), thread_([this] { run(); }) {}
@@ -27,4 +27,4 @@ void KeepAlive::run() {
   }
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -8,7 +8,7 @@
 #include "berth/base/mutex.h"
 #include "berth/memory/residency.h"
 
-namespace berth {
+namespace berth::internal {
 
 class KeepAlive {
  public:
@@ -28,4 +28,4 @@ class KeepAlive {
   std::thread thread_;  // last member: the thread starts when the others exist
 };
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -15,7 +15,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-namespace berth {
+namespace berth::internal {
 
 #if BERTH_ADDRESS_SANITIZER
 inline constexpr bool kAddressSanitizer = true;
@@ -72,4 +72,4 @@ inline void overwrite_released(std::byte* begin, std::size_t bytes) noexcept {
   if constexpr (kDebugMemory) std::fill_n(begin, std::min(bytes, kOverwrittenBytes), kReleased);
 }
 
-}  // namespace berth
+}  // namespace berth::internal

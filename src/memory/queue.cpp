@@ -10,6 +10,9 @@
 #include "memory/timelines.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // Keeps the queue of a timeline alive while a thread polls it or waits for it.

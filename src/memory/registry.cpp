@@ -11,6 +11,9 @@
 #include "memory/built_in.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // Backends are never removed and std::map does not move its elements, so a pointer to a backend stays valid.

@@ -10,6 +10,8 @@
 
 namespace berth {
 
+using namespace internal;
+
 bool residency_allowed() noexcept {
   const char* setting = std::getenv("BERTH_RESIDENCY");
   return setting == nullptr || std::strcmp(setting, "0") != 0;

@@ -8,7 +8,7 @@
 #include "berth/base/mutex.h"
 #include "berth/memory/timepoint.h"
 
-namespace berth {
+namespace berth::internal {
 
 template <class Entry>
 class TimelineMap {
@@ -47,4 +47,4 @@ class TimelineMap {
   std::unordered_map<TimelineId, Entry> entries_ BERTH_GUARDED_BY(mutex_);
 };
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -6,7 +6,7 @@
 
 #include "berth/base/mutex.h"
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 constexpr std::size_t kChunk = 256;
@@ -70,4 +70,4 @@ void give_timeline(TimelineId id) noexcept {
   table.free.push_back(id);
 }
 
-}  // namespace berth
+}  // namespace berth::internal

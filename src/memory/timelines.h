@@ -9,8 +9,10 @@
 #include "berth/memory/timepoint.h"
 
 namespace berth {
-
 class Queue;
+}  // namespace berth
+
+namespace berth::internal {
 
 struct Timeline {
   std::atomic<std::uint64_t> reached{0};
@@ -27,4 +29,4 @@ void give_timeline(TimelineId id) noexcept;
 // Null for 0 and for a line that was never taken.
 Timeline* find_timeline(TimelineId id) noexcept;
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -2,7 +2,7 @@
 
 #include "base/try.h"
 
-namespace berth {
+namespace berth::internal {
 
 Result<void> zero_block(Device& device, const Block& block, std::size_t bytes) {
   BERTH_TRY_ASSIGN(Queue* const queue, device.default_queue());
@@ -12,4 +12,4 @@ Result<void> zero_block(Device& device, const Block& block, std::size_t bytes) {
   return queue->finish();
 }
 
-}  // namespace berth
+}  // namespace berth::internal

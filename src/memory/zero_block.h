@@ -3,10 +3,10 @@
 
 #include "berth/memory/device.h"
 
-namespace berth {
+namespace berth::internal {
 
 // Zeroes the first `bytes` bytes of `block` through the default queue of its device, whatever use the block was
 // allocated for, and waits for it. The device's error.
 Result<void> zero_block(Device& device, const Block& block, std::size_t bytes);
 
-}  // namespace berth
+}  // namespace berth::internal

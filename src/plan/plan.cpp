@@ -12,7 +12,7 @@
 #include "plan/placement/strategies.h"
 
 namespace berth {
-namespace planner {
+namespace internal::planner {
 namespace {
 
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
@@ -286,7 +286,9 @@ class Planning {
 };
 
 }  // namespace
-}  // namespace planner
+}  // namespace internal::planner
+
+using namespace internal;
 
 Result<MemoryPlan> plan(const PlanProblem& problem, const PlanOptions& options) {
   return planner::Planning(problem, options).run(nullptr);

@@ -12,6 +12,9 @@
 #include "run/shadow_state.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // The number of floats converted at a time: small enough that they and the result stay in the L1 cache.

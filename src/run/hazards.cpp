@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 // A token is a step or a join.
@@ -333,4 +333,4 @@ Hazards find_hazards(std::span<const Touch> touches, std::span<const std::uint32
   return builder.finish();
 }
 
-}  // namespace berth
+}  // namespace berth::internal

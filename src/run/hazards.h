@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-namespace berth {
+namespace berth::internal {
 
 inline constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
 
@@ -60,4 +60,4 @@ Hazards find_hazards(std::span<const Touch> touches, std::span<const std::uint32
                      std::span<const std::uint32_t> order, std::span<const Edge> after,
                      std::span<const Touch> kept = {});
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -18,6 +18,9 @@
 #include "run/replay_run.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using replay::kNoOffset;

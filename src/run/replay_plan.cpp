@@ -6,7 +6,7 @@
 
 #include "base/try.h"
 
-namespace berth::replay {
+namespace berth::internal::replay {
 namespace {
 
 constexpr std::string_view kMagic = "berth replay plans 1\n";
@@ -216,4 +216,4 @@ Result<std::vector<DecodedPlan>> decode_plans(std::string_view bytes, std::strin
   return plans;
 }
 
-}  // namespace berth::replay
+}  // namespace berth::internal::replay

@@ -10,7 +10,7 @@
 
 #include "berth/run/replay.h"
 
-namespace berth::replay {
+namespace berth::internal::replay {
 
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 
@@ -66,4 +66,4 @@ struct DecodedPlan {
 };
 Result<std::vector<DecodedPlan>> decode_plans(std::string_view bytes, std::string_view stamp);
 
-}  // namespace berth::replay
+}  // namespace berth::internal::replay

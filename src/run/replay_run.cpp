@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-namespace berth::replay {
+namespace berth::internal::replay {
 namespace {
 
 // How many unserved requests of the right size are tried before the pool is asked. The first is nearly always free.
@@ -182,4 +182,4 @@ std::vector<LiveSlot> PlannedRun::take_live() noexcept {
   return std::exchange(live_, {});
 }
 
-}  // namespace berth::replay
+}  // namespace berth::internal::replay

@@ -10,7 +10,7 @@
 
 #include "run/replay_plan.h"
 
-namespace berth::replay {
+namespace berth::internal::replay {
 
 inline constexpr std::uint32_t kNoRequest = ReplayRequest::kNeverReleased;
 
@@ -93,4 +93,4 @@ class PlannedRun {
   bool log_lost_ = false;
 };
 
-}  // namespace berth::replay
+}  // namespace berth::internal::replay

@@ -5,6 +5,8 @@
 
 namespace berth {
 
+using namespace internal;
+
 std::uint64_t ReplayTrace::live_peak() const noexcept {
   std::uint64_t live = 0, peak = 0;
   std::size_t next_release = 0;

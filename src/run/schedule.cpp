@@ -7,6 +7,9 @@
 #include "run/schedule_state.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // Nodes without memory are storages of their own, apart from the ids of real ones.

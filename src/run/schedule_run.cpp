@@ -8,6 +8,9 @@
 #include "run/schedule_state.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 Error thrown_error() {

@@ -20,10 +20,10 @@ struct Schedule::State {
   // Steps.
   std::vector<std::string> labels{};
   std::vector<StepFunction> functions{};
-  std::vector<Touch> touches{};
+  std::vector<internal::Touch> touches{};
   std::vector<NodeId> touched_nodes{};        // for each touch; kNobody for a buffer
   std::vector<std::uint32_t> first_touch{0};  // of each step, and the end
-  std::vector<Edge> after{};
+  std::vector<internal::Edge> after{};
   std::vector<Buffer> memory{};  // what steps use, kept alive
 
   // Nodes.
@@ -37,7 +37,7 @@ struct Schedule::State {
   std::optional<Error> mistake{};  // the first, reported by build()
 
   // The graph.
-  StepGraph graph{};
+  internal::StepGraph graph{};
   std::vector<std::uint32_t> levels{};  // of each step
   std::vector<StepId> by_level{};
   std::vector<std::uint32_t> first_of_level{0};
@@ -45,7 +45,7 @@ struct Schedule::State {
   std::uint32_t widest = 0;                  // steps of the largest level
 
   // The run.
-  std::unique_ptr<Workers> workers{};
+  std::unique_ptr<internal::Workers> workers{};
   std::atomic<bool> running{false};
   std::vector<StepState> states{};
   Mutex mutex{};  // guards what follows
@@ -55,13 +55,13 @@ struct Schedule::State {
   bool check_overlaps = false;
 
   std::uint32_t step_count() const noexcept { return static_cast<std::uint32_t>(labels.size()); }
-  std::span<const Touch> touches_of(StepId step) const noexcept {
+  std::span<const internal::Touch> touches_of(StepId step) const noexcept {
     return std::span(touches).subspan(first_touch[step], first_touch[step + 1] - first_touch[step]);
   }
   std::string describe(StepId step) const;
 
   // Finds edges and levels. `order` is the order in which effects must appear; `kept` as in find_hazards().
-  Result<void> freeze(std::span<const StepId> order, std::span<const Touch> kept);
+  Result<void> freeze(std::span<const StepId> order, std::span<const internal::Touch> kept);
   Error describe_cycle() const;
   void note_failure(StepId step, const Error& error);
   bool execute(StepId step, std::uint32_t worker, bool skip);

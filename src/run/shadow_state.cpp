@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 // Two floats become two halves, four bytes: a range's shadow covers whole pairs, so its pad half belongs to it.
@@ -64,4 +64,4 @@ bool ShadowState::is_fresh(ByteRange range) const {
   return found != fresh_.end() && *found == range;
 }
 
-}  // namespace berth
+}  // namespace berth::internal

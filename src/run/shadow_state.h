@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace berth {
+namespace berth::internal {
 
 // Bytes [begin, end) of a block.
 struct ByteRange {
@@ -35,4 +35,4 @@ class ShadowState {
   std::vector<ByteRange> exposed_;  // ascending, disjoint, merged
 };
 
-}  // namespace berth
+}  // namespace berth::internal

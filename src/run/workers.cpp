@@ -11,7 +11,7 @@
 #include "base/thread_handoff.h"
 #include "berth/base/mutex.h"
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 constexpr std::uint32_t kEmpty = kNobody;
@@ -270,4 +270,4 @@ void Workers::run(std::uint32_t workers, Execute execute, void* context) {
   }
 }
 
-}  // namespace berth
+}  // namespace berth::internal

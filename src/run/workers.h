@@ -16,7 +16,7 @@
 
 #include "run/hazards.h"
 
-namespace berth {
+namespace berth::internal {
 
 // Successors of each node: targets[first[n] .. first[n + 1]). Nodes from `steps` on are joins.
 struct StepGraph {
@@ -51,4 +51,4 @@ class Workers {
   std::uint64_t id_ = 0;
 };
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -12,6 +12,9 @@
 #include "tensor/storage.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 Result<std::size_t> bytes_of(DType dtype, const Shape& shape) {

@@ -16,6 +16,9 @@
 #include "tensor/spill_file.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // Contents are copied between device and file in pieces of this size.

@@ -14,6 +14,9 @@
 #endif
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // Rounding is done in integer arithmetic: adding just under half of the last kept bit, plus that bit, carries exactly
@@ -117,7 +120,7 @@ __attribute__((target("avx512f"))) void to_f32_avx512(const F16* source, float* 
 
 }  // namespace
 
-std::span<const F16Path> f16_paths() noexcept {
+std::span<const F16Path> internal::f16_paths() noexcept {
   struct Paths {
     std::array<F16Path, 3> list{};
     std::size_t count = 0;

@@ -8,7 +8,7 @@
 
 #include "berth/tensor/dtype.h"
 
-namespace berth {
+namespace berth::internal {
 
 struct F16Path {
   std::string_view name;
@@ -18,4 +18,4 @@ struct F16Path {
 
 std::span<const F16Path> f16_paths() noexcept;
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -7,7 +7,7 @@
 
 #include "berth/memory/device.h"
 
-namespace berth {
+namespace berth::internal {
 
 class ImportAllocator final : public Allocator {
  public:
@@ -35,4 +35,4 @@ class ImportAllocator final : public Allocator {
   std::function<void()> release_;
 };
 
-}  // namespace berth
+}  // namespace berth::internal

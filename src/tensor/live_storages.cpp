@@ -10,7 +10,7 @@
 #include "berth/base/mutex.h"
 #include "tensor/storage.h"
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 struct Live {
@@ -61,6 +61,6 @@ std::string live_report() {
   return text;
 }
 
-}  // namespace berth
+}  // namespace berth::internal
 
 #endif

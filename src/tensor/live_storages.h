@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace berth {
+namespace berth::internal {
 
 class Storage;
 
@@ -18,4 +18,4 @@ void note_gone(Storage& storage) noexcept;
 std::string live_report();
 #endif
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -9,7 +9,7 @@
 
 #include "base/os/system_pages.h"
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 Error io_error(const std::string& what) {
@@ -71,4 +71,4 @@ void SpillFile::give_up(std::size_t bytes) noexcept {
   if (ftruncate(file_, 0) != 0) errno = 0;
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -10,7 +10,7 @@
 
 #include "berth/base/result.h"
 
-namespace berth {
+namespace berth::internal {
 
 class SpillFile {
  public:
@@ -33,4 +33,4 @@ class SpillFile {
   std::size_t held_ = 0;
 };
 
-}  // namespace berth
+}  // namespace berth::internal

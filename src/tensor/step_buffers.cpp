@@ -7,6 +7,9 @@
 #include "berth/base/mutex.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // Zeroes memory on any device, and waits for it.

@@ -6,7 +6,7 @@
 
 #include "tensor/live_storages.h"
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 // Memory of destroyed storages, kept for new ones of this thread.
@@ -92,4 +92,4 @@ Result<void> Storage::ensure_allocated() {
   }
 }
 
-}  // namespace berth
+}  // namespace berth::internal

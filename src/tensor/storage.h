@@ -10,7 +10,7 @@
 #include "berth/memory/allocator.h"
 #include "berth/memory/block.h"
 
-namespace berth {
+namespace berth::internal {
 
 class Storage final : public BlockOwner {
  public:
@@ -58,4 +58,4 @@ class Storage final : public BlockOwner {
 // Handles and storages take ids from one process-wide counter that never repeats.
 std::uint64_t next_id() noexcept;
 
-}  // namespace berth
+}  // namespace berth::internal

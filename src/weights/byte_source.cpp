@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 Result<void> MemorySource::read(std::uint64_t offset, std::span<std::byte> into) const {
   if (offset > bytes_.size() || into.size() > bytes_.size() - offset)
@@ -60,4 +60,4 @@ Result<void> FileSource::read(std::uint64_t offset, std::span<std::byte> into) c
   return {};
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

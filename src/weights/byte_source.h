@@ -11,7 +11,7 @@
 
 #include "berth/base/result.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 class ByteSource {
  public:
@@ -54,4 +54,4 @@ class FileSource final : public ByteSource {
   std::uint64_t size_;
 };
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

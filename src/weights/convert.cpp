@@ -6,6 +6,8 @@
 
 namespace berth {
 
+using namespace internal;
+
 Result<void> convert_weights(const WeightFile& source, const std::string& path, const SaveOptions& options) {
   const bool to_gguf = path.ends_with(".gguf");
   if (!to_gguf && !path.ends_with(".safetensors"))

@@ -10,7 +10,7 @@
 #include "base/try.h"
 #include "base/utf8.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 struct TypeNumber {
@@ -261,4 +261,4 @@ Result<GgufHeader> read_gguf(const ByteSource& source) {
   }
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

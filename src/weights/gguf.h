@@ -10,7 +10,7 @@
 #include "weights/byte_source.h"
 #include "weights/tensor_table.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 inline constexpr std::uint32_t kGgufMagic = 0x46554747;  // "GGUF"
 inline constexpr std::uint32_t kGgufAlignment = 32;      // unless general.alignment says otherwise
@@ -31,4 +31,4 @@ std::optional<std::uint32_t> gguf_type(DType dtype) noexcept;
 // The dtype of a number; none for numbers that the format never had or has removed.
 std::optional<DType> dtype_of_gguf(std::uint32_t type) noexcept;
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -8,7 +8,7 @@
 #include "base/try.h"
 #include "base/utf8.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 constexpr std::uint64_t kOnes = 0x0101010101010101u;
@@ -268,4 +268,4 @@ Result<void> JsonCursor::finish() {
   return {};
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

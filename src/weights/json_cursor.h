@@ -12,7 +12,7 @@
 #include "berth/base/result.h"
 #include "weights/tensor_table.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 class JsonCursor {
  public:
@@ -77,4 +77,4 @@ class JsonCursor {
   TensorTable& keep_;
 };
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

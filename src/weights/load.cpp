@@ -23,7 +23,7 @@
 #include "berth/memory/registry.h"
 #include "weights/load_plan.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 constexpr std::uint64_t kDirectAlignment = 4096;
@@ -354,4 +354,4 @@ Result<LoadedTensors> load_tensors(std::span<const FileSource> sources, std::spa
   return LoadedTensors{.buffers = std::move(plan.buffers), .checksums = std::move(checksums)};
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

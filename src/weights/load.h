@@ -11,7 +11,7 @@
 #include "berth/weights/weights.h"
 #include "weights/byte_source.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 // A dense tensor of `rows` runs of `row_bytes` bytes each, `row_pitch` bytes apart in the file.
 struct LoadRequest {
@@ -35,4 +35,4 @@ Result<LoadRequest> sliced_tensor(const TensorInfo& info, const AxisSlice& slice
 Result<LoadedTensors> load_tensors(std::span<const FileSource> sources, std::span<const LoadRequest> requests,
                                    const AllocatorPtr& allocator, const LoadOptions& options);
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

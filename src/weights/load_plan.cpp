@@ -8,7 +8,7 @@
 #include "base/try.h"
 #include "base/utf8.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 // A storage that several tensors share, being filled.
@@ -152,4 +152,4 @@ Result<LoadPlan> plan_load(std::span<const LoadRequest> requests, const Allocato
   return plan;
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -8,7 +8,7 @@
 
 #include "weights/load.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 inline constexpr std::uint64_t kJobBytes = std::uint64_t{8} << 20;  // one job is about one system call
 inline constexpr std::uint64_t kGapBytes = 4096;                    // gaps up to this size are read and discarded
@@ -41,4 +41,4 @@ struct LoadPlan {
 Result<LoadPlan> plan_load(std::span<const LoadRequest> requests, const AllocatorPtr& allocator,
                            const LoadOptions& options);
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

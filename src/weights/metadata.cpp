@@ -11,6 +11,9 @@
 #include "base/utf8.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "weight files are little-endian; swap on read first");
@@ -140,7 +143,7 @@ std::string_view MetadataValue::text() const noexcept {
 
 Result<std::string_view> MetadataValue::as_string() const {
   if (type_ != MetadataType::kString) return wrong_kind(*this, "a string");
-  if (const std::size_t bad = formats::first_invalid_utf8(text()); bad != text().size())
+  if (const std::size_t bad = first_invalid_utf8(text()); bad != text().size())
     return Error(Code::kInvalidData, Layer::kFormat, "metadata string is not UTF-8 at its byte {} of {}", bad,
                  bytes_.size());
   return text();
@@ -172,7 +175,7 @@ std::string MetadataValue::to_string(std::size_t limit) const {
     case MetadataType::kF32: return fmt::format("{}", load<float>(bytes_));
     case MetadataType::kF64: return fmt::format("{}", load<double>(bytes_));
     case MetadataType::kU64: return fmt::format("{}", load<std::uint64_t>(bytes_));
-    case MetadataType::kString: return formats::quoted(text());
+    case MetadataType::kString: return quoted(text());
     case MetadataType::kArray: {
       std::string all = "[";
       std::span<const std::byte> rest = bytes_;
@@ -210,7 +213,7 @@ const MetadataValue* Metadata::find(std::string_view key) const noexcept {
 Result<void> Metadata::add(std::string_view key, const MetadataValue& value) {
   if (find(key) != nullptr)
     return Error::with_text(Code::kAlreadyExists, Layer::kFormat,
-                            fmt::format("metadata key {} exists already", formats::quoted(key)));
+                            fmt::format("metadata key {} exists already", quoted(key)));
   const std::span<const std::byte> bytes = value.bytes();
   const std::string_view kept = keep({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   const auto own = std::as_bytes(std::span(kept));

@@ -9,7 +9,7 @@
 #include "base/try.h"
 #include "base/utf8.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
@@ -231,4 +231,4 @@ Result<TensorTable> read_npy(const ByteSource& source) {
   return table;
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -10,7 +10,7 @@
 #include "weights/byte_source.h"
 #include "weights/tensor_table.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 // kInvalidData, with the position, for malformed input; kUnsupported for other byte orders and layouts.
 Result<TensorTable> read_npy(const ByteSource& source);
@@ -21,4 +21,4 @@ Result<TensorTable> read_npz(const ByteSource& source);
 Result<void> add_npy(const ByteSource& source, std::uint64_t begin, std::uint64_t end, std::string_view start,
                      std::string_view name, bool exact, TensorTable& table);
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

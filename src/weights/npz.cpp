@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "weights/npy.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 constexpr std::uint32_t kEndRecord = 0x06054b50;
@@ -187,4 +187,4 @@ Result<TensorTable> read_npz(const ByteSource& source) {
   return table;
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "weights/json_cursor.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 struct DTypeName {
@@ -298,4 +298,4 @@ Result<SafetensorsIndex> read_safetensors_index(const ByteSource& source) {
   return index;
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -11,7 +11,7 @@
 #include "weights/byte_source.h"
 #include "weights/tensor_table.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 // The limit of the format.
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
@@ -31,4 +31,4 @@ struct SafetensorsIndex {
 // kInvalidData also for a file name that leads out of the index's folder.
 Result<SafetensorsIndex> read_safetensors_index(const ByteSource& source);
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

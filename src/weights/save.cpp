@@ -9,7 +9,7 @@
 #include "base/try.h"
 #include "base/utf8.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
@@ -111,4 +111,4 @@ std::string json_value(const MetadataValue& value) {
   }
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

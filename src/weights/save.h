@@ -9,7 +9,7 @@
 #include "base/atomic_file.h"
 #include "berth/weights/save.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 // kInvalidArgument for names that are not UTF-8 or not unique, kNotAllocated for buffers without contents.
 Result<void> check_tensors(std::span<const NamedBuffer> tensors);
@@ -36,4 +36,4 @@ std::string json_string(std::string_view text);
 // A metadata value as JSON text.
 std::string json_value(const MetadataValue& value);
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

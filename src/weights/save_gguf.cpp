@@ -10,6 +10,9 @@
 #include "weights/save.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 constexpr std::size_t kMaxGgufRank = 4;  // what other readers take
@@ -65,17 +68,15 @@ Result<void> save_gguf(const std::string& path, std::span<const NamedBuffer> ten
     if (!type)
       return Error::with_text(Code::kUnsupported, Layer::kFormat,
                               fmt::format("tensor {} is of {}, which GGUF cannot hold; safetensors can",
-                                          formats::quoted(tensor.name), to_string(buffer.dtype())));
+                                          quoted(tensor.name), to_string(buffer.dtype())));
     const std::size_t rank = buffer.shape().rank();
     if (rank > kMaxGgufRank)
-      return Error::with_text(
-          Code::kUnsupported, Layer::kFormat,
-          fmt::format("tensor {} has {} dimensions, GGUF at most 4", formats::quoted(tensor.name), rank));
+      return Error::with_text(Code::kUnsupported, Layer::kFormat,
+                              fmt::format("tensor {} has {} dimensions, GGUF at most 4", quoted(tensor.name), rank));
     if (rank > 0 && buffer.shape()[rank - 1] % info(buffer.dtype()).block_elements != 0)
-      return Error::with_text(
-          Code::kInvalidArgument, Layer::kFormat,
-          fmt::format("tensor {} of {} has rows of {} elements, which are not whole blocks",
-                      formats::quoted(tensor.name), to_string(buffer.dtype()), buffer.shape()[rank - 1]));
+      return Error::with_text(Code::kInvalidArgument, Layer::kFormat,
+                              fmt::format("tensor {} of {} has rows of {} elements, which are not whole blocks",
+                                          quoted(tensor.name), to_string(buffer.dtype()), buffer.shape()[rank - 1]));
     put_string(header, tensor.name);
     put<std::uint32_t>(header, static_cast<std::uint32_t>(rank));
     for (std::size_t axis = rank; axis-- > 0;) put<std::uint64_t>(header, buffer.shape()[axis]);
@@ -84,7 +85,7 @@ Result<void> save_gguf(const std::string& path, std::span<const NamedBuffer> ten
     offset = round_up(offset + buffer.size(), alignment);
   }
   header.append(round_up(header.size(), alignment) - header.size(), '\0');
-  BERTH_TRY_ASSIGN(formats::AtomicFile file, formats::AtomicFile::create(path));
+  BERTH_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path));
   BERTH_TRY(file.write(header));
   formats::BufferStream stream(file, tensors, options);
   for (const NamedBuffer& tensor : tensors) {

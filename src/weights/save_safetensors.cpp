@@ -10,6 +10,9 @@
 #include "weights/save.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // The reference writer's order of dtypes, the widest first: every tensor then starts at a multiple of its element.
@@ -65,7 +68,7 @@ Result<void> save_safetensors(const std::string& path, std::span<const NamedBuff
     if (formats::safetensors_dtype(tensor.buffer.dtype()).empty())
       return Error::with_text(Code::kUnsupported, Layer::kFormat,
                               fmt::format("tensor {} is of {}, which safetensors cannot hold; GGUF can",
-                                          formats::quoted(tensor.name), to_string(tensor.buffer.dtype())));
+                                          quoted(tensor.name), to_string(tensor.buffer.dtype())));
     sorted.push_back(&tensor);
   }
   std::sort(sorted.begin(), sorted.end(), [](const NamedBuffer* a, const NamedBuffer* b) {
@@ -74,7 +77,7 @@ Result<void> save_safetensors(const std::string& path, std::span<const NamedBuff
     return rank_a != rank_b ? rank_a < rank_b : a->name < b->name;
   });
   BERTH_TRY_ASSIGN(const std::string header, header_of(sorted, metadata));
-  BERTH_TRY_ASSIGN(formats::AtomicFile file, formats::AtomicFile::create(path));
+  BERTH_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path));
   const std::uint64_t length = header.size();
   BERTH_TRY(file.write(std::as_bytes(std::span(&length, 1))));
   BERTH_TRY(file.write(header));

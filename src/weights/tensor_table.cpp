@@ -11,7 +11,7 @@
 #include "base/try.h"
 #include "base/utf8.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 __extension__ typedef unsigned __int128 Wide;
@@ -213,4 +213,4 @@ Result<std::uint64_t> checked_bytes(DType dtype, std::span<const std::size_t> sh
   return bytes;
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

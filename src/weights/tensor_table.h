@@ -20,7 +20,7 @@
 #include "berth/weights/metadata.h"
 #include "berth/weights/tensor_info.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 // Stores small objects at stable addresses; grows by doubling chunks.
 class StableBytes {
@@ -102,4 +102,4 @@ class TensorTable {
 // Bytes of a tensor, checked: whole blocks along the innermost dimension, no overflow. The text says why not.
 Result<std::uint64_t> checked_bytes(DType dtype, std::span<const std::size_t> shape);
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -18,8 +18,9 @@
 
 namespace berth {
 
+using namespace internal;
+
 using formats::FileSource;
-using formats::quoted;
 using formats::TensorTable;
 
 std::string_view to_string(WeightFormat format) noexcept {

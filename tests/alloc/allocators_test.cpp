@@ -13,6 +13,9 @@
 #include "berth/berth.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 AllocatorPtr cpu() {

@@ -17,6 +17,9 @@
 #include "memory/poison.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 AllocatorPtr cpu() {

@@ -9,6 +9,9 @@
 #include "support/kernel_pages.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 TEST(LibraryPages, AreForgottenAndComeBackWhenTheCodeIsUsed) {

@@ -16,17 +16,17 @@
 namespace berth::test {
 
 struct WebgpuShim {
-  wgpu::Calls real{};
+  internal::wgpu::Calls real{};
   std::uint64_t calls = 0;    // that can fail, since arm()
   std::uint64_t fail_at = 0;  // the number of the one that fails; 0 for none
   bool gives_null = true;     // a failed creation gives null; else an object, as wgpu-native does
   bool standard = false;
   std::string failed;                 // the call that was made to fail
   std::atomic<std::int64_t> live{0};  // handles given out and not released
-  wgpu::Device device = nullptr;
-  wgpu::ErrorCallbackInfo on_error{};
-  std::optional<wgpu::Enum> in_scope;  // an injected error that the next popped scope gives
-  std::vector<wgpu::Enum> scopes;
+  internal::wgpu::Device device = nullptr;
+  internal::wgpu::ErrorCallbackInfo on_error{};
+  std::optional<internal::wgpu::Enum> in_scope;  // an injected error that the next popped scope gives
+  std::vector<internal::wgpu::Enum> scopes;
   std::uint64_t last_future = 0;
 
   void arm(std::uint64_t nth) {
@@ -43,10 +43,11 @@ struct WebgpuShim {
     return true;
   }
 
-  static constexpr wgpu::StringView message() { return {"made to fail", 12}; }
+  static constexpr internal::wgpu::StringView message() { return {"made to fail", 12}; }
 
   void report() {
-    const wgpu::Enum type = failed == "DeviceCreateBuffer" ? wgpu::kErrorOutOfMemory : wgpu::kErrorInternal;
+    const internal::wgpu::Enum type =
+        failed == "DeviceCreateBuffer" ? internal::wgpu::kErrorOutOfMemory : internal::wgpu::kErrorInternal;
     if (standard)
       in_scope = type;
     else
@@ -68,7 +69,7 @@ template <auto Member, class Type = decltype(Member)>
 struct Wrap;
 
 template <auto Member, class R, class... A>
-struct Wrap<Member, R (*wgpu::Calls::*)(A...)> {
+struct Wrap<Member, R (*internal::wgpu::Calls::*)(A...)> {
   // Gives a handle, or fails by null or by an object with an error on the side.
   static R creates(A... arguments) {
     WebgpuShim& s = webgpu_shim();
@@ -115,68 +116,75 @@ struct Wrap<Member, R (*wgpu::Calls::*)(A...)> {
 
 inline constexpr std::uint64_t kScopeFuture = ~std::uint64_t{0};
 
-inline wgpu::Future next_future() {
+inline internal::wgpu::Future next_future() {
   return {++webgpu_shim().last_future};
 }
 
 // Asynchronous calls that wgpu-native answers before it returns: the handle they give is counted on the way.
 template <class Callback>
 struct Asked {
-  wgpu::CallbackInfo<Callback> info;
+  internal::wgpu::CallbackInfo<Callback> info;
 };
 
-inline wgpu::Future request_adapter(wgpu::Instance instance, const wgpu::RequestAdapterOptions* options,
-                                    wgpu::CallbackInfo<wgpu::AdapterCallback> info) {
+inline internal::wgpu::Future request_adapter(internal::wgpu::Instance instance,
+                                              const internal::wgpu::RequestAdapterOptions* options,
+                                              internal::wgpu::CallbackInfo<internal::wgpu::AdapterCallback> info) {
   WebgpuShim& s = webgpu_shim();
   if (s.enter("InstanceRequestAdapter")) {
-    info.callback(wgpu::kRequestAdapterUnavailable, nullptr, WebgpuShim::message(), info.userdata1, info.userdata2);
+    info.callback(internal::wgpu::kRequestAdapterUnavailable, nullptr, WebgpuShim::message(), info.userdata1,
+                  info.userdata2);
     return next_future();
   }
-  Asked<wgpu::AdapterCallback> asked{info};
-  wgpu::CallbackInfo<wgpu::AdapterCallback> mine{};
-  mine.mode = wgpu::kCallbackAllowSpontaneous;
+  Asked<internal::wgpu::AdapterCallback> asked{info};
+  internal::wgpu::CallbackInfo<internal::wgpu::AdapterCallback> mine{};
+  mine.mode = internal::wgpu::kCallbackAllowSpontaneous;
   mine.userdata1 = &asked;
-  mine.callback = [](wgpu::Enum status, wgpu::Adapter adapter, wgpu::StringView text, void* to, void*) {
+  mine.callback = [](internal::wgpu::Enum status, internal::wgpu::Adapter adapter, internal::wgpu::StringView text,
+                     void* to, void*) {
     if (adapter != nullptr) ++webgpu_shim().live;
-    const auto& original = static_cast<Asked<wgpu::AdapterCallback>*>(to)->info;
+    const auto& original = static_cast<Asked<internal::wgpu::AdapterCallback>*>(to)->info;
     original.callback(status, adapter, text, original.userdata1, original.userdata2);
   };
   s.real.InstanceRequestAdapter(instance, options, mine);
   return next_future();
 }
 
-inline wgpu::Future request_device(wgpu::Adapter adapter, const wgpu::DeviceDescriptor* descriptor,
-                                   wgpu::CallbackInfo<wgpu::DeviceCallback> info) {
+inline internal::wgpu::Future request_device(internal::wgpu::Adapter adapter,
+                                             const internal::wgpu::DeviceDescriptor* descriptor,
+                                             internal::wgpu::CallbackInfo<internal::wgpu::DeviceCallback> info) {
   WebgpuShim& s = webgpu_shim();
   if (s.enter("AdapterRequestDevice")) {
     info.callback(3, nullptr, WebgpuShim::message(), info.userdata1, info.userdata2);
     return next_future();
   }
   s.on_error = descriptor->uncaptured_error;
-  Asked<wgpu::DeviceCallback> asked{info};
-  wgpu::CallbackInfo<wgpu::DeviceCallback> mine{};
-  mine.mode = wgpu::kCallbackAllowSpontaneous;
+  Asked<internal::wgpu::DeviceCallback> asked{info};
+  internal::wgpu::CallbackInfo<internal::wgpu::DeviceCallback> mine{};
+  mine.mode = internal::wgpu::kCallbackAllowSpontaneous;
   mine.userdata1 = &asked;
-  mine.callback = [](wgpu::Enum status, wgpu::Device device, wgpu::StringView text, void* to, void*) {
+  mine.callback = [](internal::wgpu::Enum status, internal::wgpu::Device device, internal::wgpu::StringView text,
+                     void* to, void*) {
     if (device != nullptr) ++webgpu_shim().live;
     webgpu_shim().device = device;
-    const auto& original = static_cast<Asked<wgpu::DeviceCallback>*>(to)->info;
+    const auto& original = static_cast<Asked<internal::wgpu::DeviceCallback>*>(to)->info;
     original.callback(status, device, text, original.userdata1, original.userdata2);
   };
   s.real.AdapterRequestDevice(adapter, descriptor, mine);
   return next_future();
 }
 
-inline wgpu::Future map_async(wgpu::Buffer buffer, wgpu::Flags mode, std::size_t offset, std::size_t bytes,
-                              wgpu::CallbackInfo<wgpu::StatusCallback> info) {
+inline internal::wgpu::Future map_async(internal::wgpu::Buffer buffer, internal::wgpu::Flags mode, std::size_t offset,
+                                        std::size_t bytes,
+                                        internal::wgpu::CallbackInfo<internal::wgpu::StatusCallback> info) {
   if (webgpu_shim().enter("BufferMapAsync"))
-    info.callback(wgpu::kMapError, WebgpuShim::message(), info.userdata1, info.userdata2);
+    info.callback(internal::wgpu::kMapError, WebgpuShim::message(), info.userdata1, info.userdata2);
   else
     webgpu_shim().real.BufferMapAsync(buffer, mode, offset, bytes, info);
   return next_future();
 }
 
-inline wgpu::Future work_done(wgpu::Queue queue, wgpu::CallbackInfo<wgpu::StatusCallback> info) {
+inline internal::wgpu::Future work_done(internal::wgpu::Queue queue,
+                                        internal::wgpu::CallbackInfo<internal::wgpu::StatusCallback> info) {
   // The work itself went out and will end: only the answer is bad.
   if (webgpu_shim().enter("QueueOnSubmittedWorkDone"))
     info.callback(3, WebgpuShim::message(), info.userdata1, info.userdata2);
@@ -186,34 +194,37 @@ inline wgpu::Future work_done(wgpu::Queue queue, wgpu::CallbackInfo<wgpu::Status
 }
 
 // The standard way, made from wgpu-native's: waiting for any future waits for all work.
-inline wgpu::Enum wait_any(wgpu::Instance, std::size_t count, wgpu::FutureWaitInfo* futures, std::uint64_t) {
+inline internal::wgpu::Enum wait_any(internal::wgpu::Instance, std::size_t count,
+                                     internal::wgpu::FutureWaitInfo* futures, std::uint64_t) {
   WebgpuShim& s = webgpu_shim();
   // Waits for error scopes are many and all alike: they do not count.
-  if (futures[0].future.id != kScopeFuture && s.enter("InstanceWaitAny")) return wgpu::kWaitError;
+  if (futures[0].future.id != kScopeFuture && s.enter("InstanceWaitAny")) return internal::wgpu::kWaitError;
   if (s.device != nullptr) s.real.DevicePoll(s.device, 1, nullptr);
   for (std::size_t i = 0; i < count; ++i) futures[i].completed = 1;
-  return wgpu::kWaitSuccess;
+  return internal::wgpu::kWaitSuccess;
 }
 
 // wgpu-native ends the process at the filter for internal errors, so that scope is the shim's alone.
-inline void push_scope(wgpu::Device device, wgpu::Enum filter) {
+inline void push_scope(internal::wgpu::Device device, internal::wgpu::Enum filter) {
   webgpu_shim().scopes.push_back(filter);
-  if (filter != wgpu::kFilterInternal) webgpu_shim().real.DevicePushErrorScope(device, filter);
+  if (filter != internal::wgpu::kFilterInternal) webgpu_shim().real.DevicePushErrorScope(device, filter);
 }
 
-inline wgpu::Future pop_scope(wgpu::Device device, wgpu::CallbackInfo<wgpu::ScopeCallback> info) {
+inline internal::wgpu::Future pop_scope(internal::wgpu::Device device,
+                                        internal::wgpu::CallbackInfo<internal::wgpu::ScopeCallback> info) {
   WebgpuShim& s = webgpu_shim();
-  const wgpu::Enum filter = s.scopes.back();
+  const internal::wgpu::Enum filter = s.scopes.back();
   s.scopes.pop_back();
-  wgpu::CallbackInfo<wgpu::ScopeCallback> pops = info;
-  if (s.in_scope) pops.callback = [](wgpu::Enum, wgpu::Enum, wgpu::StringView, void*, void*) {};
-  pops.mode = wgpu::kCallbackAllowSpontaneous;
-  if (filter != wgpu::kFilterInternal) s.real.DevicePopErrorScope(device, pops);
+  internal::wgpu::CallbackInfo<internal::wgpu::ScopeCallback> pops = info;
+  if (s.in_scope)
+    pops.callback = [](internal::wgpu::Enum, internal::wgpu::Enum, internal::wgpu::StringView, void*, void*) {};
+  pops.mode = internal::wgpu::kCallbackAllowSpontaneous;
+  if (filter != internal::wgpu::kFilterInternal) s.real.DevicePopErrorScope(device, pops);
   if (s.in_scope) {
-    info.callback(wgpu::kStatusSuccess, *s.in_scope, WebgpuShim::message(), info.userdata1, info.userdata2);
+    info.callback(internal::wgpu::kStatusSuccess, *s.in_scope, WebgpuShim::message(), info.userdata1, info.userdata2);
     s.in_scope.reset();
-  } else if (filter == wgpu::kFilterInternal) {
-    info.callback(wgpu::kStatusSuccess, wgpu::kErrorNone, {}, info.userdata1, info.userdata2);
+  } else if (filter == internal::wgpu::kFilterInternal) {
+    info.callback(internal::wgpu::kStatusSuccess, internal::wgpu::kErrorNone, {}, info.userdata1, info.userdata2);
   }
   return {kScopeFuture};
 }
@@ -221,7 +232,7 @@ inline wgpu::Future pop_scope(wgpu::Device device, wgpu::CallbackInfo<wgpu::Scop
 }  // namespace shim
 
 // The library with the shim before it. `standard`: as if it were not wgpu-native.
-inline webgpu::Library shimmed(const webgpu::Library& library, bool standard = false) {
+inline internal::webgpu::Library shimmed(const internal::webgpu::Library& library, bool standard = false) {
   WebgpuShim& s = webgpu_shim();
   s.real = library.calls;
   s.standard = standard;
@@ -229,11 +240,11 @@ inline webgpu::Library shimmed(const webgpu::Library& library, bool standard = f
   s.live = 0;
   s.gives_null = true;
   s.arm(0);
-  webgpu::Library result = library;
-  wgpu::Calls& calls = result.calls;
-#define BERTH_SHIM(name, how)                 \
-  shim::name_of<& wgpu::Calls::name> = #name; \
-  calls.name = shim::Wrap<&wgpu::Calls::name>::how;
+  internal::webgpu::Library result = library;
+  internal::wgpu::Calls& calls = result.calls;
+#define BERTH_SHIM(name, how)                           \
+  shim::name_of<& internal::wgpu::Calls::name> = #name; \
+  calls.name = shim::Wrap<&internal::wgpu::Calls::name>::how;
   BERTH_SHIM(CreateInstance, gives)
   BERTH_SHIM(InstanceRelease, releases)
   BERTH_SHIM(AdapterGetLimits, gives_status)
@@ -279,10 +290,10 @@ inline webgpu::Library shimmed(const webgpu::Library& library, bool standard = f
     calls.GetVersion = nullptr;
     calls.InstanceEnumerateAdapters = nullptr;
     // wgpu-native has not heard of timed waits: it is given what it knows.
-    calls.CreateInstance = [](const wgpu::InstanceDescriptor*) {
-      if (webgpu_shim().enter("CreateInstance")) return wgpu::Instance{nullptr};
+    calls.CreateInstance = [](const internal::wgpu::InstanceDescriptor*) {
+      if (webgpu_shim().enter("CreateInstance")) return internal::wgpu::Instance{nullptr};
       ++webgpu_shim().live;
-      return webgpu::create_instance(webgpu_shim().real);
+      return internal::webgpu::create_instance(webgpu_shim().real);
     };
   }
   return result;

@@ -15,6 +15,9 @@
 #endif
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using ort::Engine;

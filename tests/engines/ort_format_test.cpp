@@ -15,7 +15,7 @@
 #include "support/support.h"
 #include "support/tiny_onnx.h"
 
-namespace berth::ort {
+namespace berth::internal::ort {
 namespace {
 
 // Writes a flatbuffer front to back: a reference is filled in once its target is there.
@@ -202,4 +202,4 @@ TEST(OrtFormat, AlignsWhatTheEngineWritesAndTheEngineRunsIt) {
 }
 
 }  // namespace
-}  // namespace berth::ort
+}  // namespace berth::internal::ort

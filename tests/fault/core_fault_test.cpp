@@ -13,6 +13,9 @@
 #include "berth/testing.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using Bytes = std::vector<std::byte>;

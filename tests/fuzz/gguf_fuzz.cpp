@@ -6,7 +6,7 @@
 #include "weights/gguf.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace berth::formats;
+  using namespace berth::internal::formats;
   const MemorySource source(std::as_bytes(std::span(data, size)));
   if (const auto header = read_gguf(source)) check_table(header->table, size);
   return 0;

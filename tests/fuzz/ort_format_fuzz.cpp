@@ -7,9 +7,9 @@
 #include "engines/ort_format.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto places = berth::ort::find_weights(std::as_bytes(std::span(data, size)));
+  const auto places = berth::internal::ort::find_weights(std::as_bytes(std::span(data, size)));
   if (!places) return 0;
-  for (const berth::ort::WeightPlace& place : *places) {
+  for (const berth::internal::ort::WeightPlace& place : *places) {
     if (place.reference > size - 4 || place.begin < 4 || place.begin > size) std::abort();
     if (place.bytes == 0 || place.bytes > size - place.begin) std::abort();
   }

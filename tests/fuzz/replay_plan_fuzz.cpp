@@ -21,7 +21,7 @@ std::string with_checksum(std::string_view body) {
 }
 
 void decode(std::string_view bytes) {
-  using namespace berth::replay;
+  using namespace berth::internal::replay;
   auto plans = decode_plans(bytes, kStamp);
   if (!plans) return;
   std::vector<ReplayPlan> kept;

@@ -6,7 +6,7 @@
 #include "weights/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace berth::formats;
+  using namespace berth::internal::formats;
   const MemorySource source(std::as_bytes(std::span(data, size)));
   if (const auto table = read_safetensors(source)) check_table(*table, size);
   return 0;

@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "weights/tensor_table.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 
 inline void require(bool holds, const char* what) {
   if (holds) return;
@@ -38,4 +38,4 @@ inline void check_table(const TensorTable& table, std::uint64_t file_bytes) {
   }
 }
 
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -14,6 +14,9 @@
 #include "doubles/cuda/cuda_testing.h"
 
 namespace berth::dlpack {
+
+using namespace internal;
+
 namespace {
 
 DevicePtr cpu() {

@@ -13,6 +13,9 @@
 #include "base/thread_handoff.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;

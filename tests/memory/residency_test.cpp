@@ -26,6 +26,9 @@
 #include "support/support.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using test::fails_with;

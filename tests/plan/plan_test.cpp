@@ -17,6 +17,9 @@
 #include "support/plan_problems.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using test::expect_disjoint;

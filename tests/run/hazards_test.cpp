@@ -7,6 +7,9 @@
 #include <set>
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 struct Steps {

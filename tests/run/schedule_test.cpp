@@ -15,6 +15,9 @@
 #include "berth/run/arena.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using ::testing::ElementsAre;

@@ -12,6 +12,9 @@
 #include "support/support.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using cuda_test::cuda_double;

@@ -12,6 +12,9 @@
 #include "tensor/f16_paths.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // What a half means, from the definition alone.

@@ -29,6 +29,9 @@ void operator delete(void* memory, std::size_t) noexcept {
 }
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 TEST(HotPath, TheCounterCounts) {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 using ::testing::HasSubstr;
@@ -221,4 +221,4 @@ TEST(Gguf, OpensWithTextThatIsNotUtf8AndRefusesItWhenItIsRead) {
 }
 
 }  // namespace
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -11,7 +11,7 @@
 #include "weights/npy.h"
 #include "weights/safetensors.h"
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 template <class T>
@@ -240,4 +240,4 @@ TEST(HostileFiles, AreRefusedByNpz) {
 }
 
 }  // namespace
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

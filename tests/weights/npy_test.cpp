@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 using ::testing::HasSubstr;
@@ -127,4 +127,4 @@ TEST(Npz, RefusesAnArchiveCutAnywhere) {
 }
 
 }  // namespace
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-namespace berth::formats {
+namespace berth::internal::formats {
 namespace {
 
 using ::testing::HasSubstr;
@@ -191,4 +191,4 @@ TEST(SafetensorsIndex, ListsEachFileOnceAndRefusesNamesThatLeadElsewhere) {
 }
 
 }  // namespace
-}  // namespace berth::formats
+}  // namespace berth::internal::formats

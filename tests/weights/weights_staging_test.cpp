@@ -23,6 +23,9 @@
 #include "support/weight_loads.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // Plain memory behind a handle: no host pointer, all transfers through the queue. Counts and can fail writes.
@@ -126,7 +129,7 @@ TEST_F(StagedWeights, ArriveByteForByteWithChecksumsAndProgress) {
     ASSERT_TRUE(loaded.buffers[i].copyout(back));
     const auto original = buffers_[i].as_host_bytes().value();
     EXPECT_TRUE(std::equal(back.begin(), back.end(), original.begin(), original.end())) << names[i];
-    EXPECT_EQ(loaded.checksums[i], formats::crc32(original));
+    EXPECT_EQ(loaded.checksums[i], crc32(original));
   }
 }
 

@@ -20,6 +20,9 @@
 #include "support/support.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -107,7 +110,7 @@ TEST_F(Weights, LoadsEverythingByteForByteWithAnyNumberOfThreads) {
         for (std::size_t i = 0; i < loaded.buffers.size(); ++i) {
           const Buffer mapped = file.tensor(file.tensors()[i]).value();
           EXPECT_EQ(bytes_of(loaded.buffers[i]), bytes_of(mapped)) << file.tensors()[i].name;
-          EXPECT_EQ(loaded.checksums[i], formats::crc32(mapped.as_host_bytes().value()));
+          EXPECT_EQ(loaded.checksums[i], crc32(mapped.as_host_bytes().value()));
           EXPECT_EQ(reinterpret_cast<std::uintptr_t>(loaded.buffers[i].as_raw_ptr()) % 64, 0u);
         }
       }
@@ -389,8 +392,8 @@ TEST_F(Weights, OpenInAFewTimesTheMemoryOfTheirHeaders) {
 TEST(Crc32, AgreesWithTheWellKnownValueAndContinues) {
   const std::string text = "123456789";
   const auto bytes = std::as_bytes(std::span(text));
-  EXPECT_EQ(formats::crc32(bytes), 0xCBF43926u);
-  EXPECT_EQ(formats::crc32(bytes.subspan(4), formats::crc32(bytes.first(4))), 0xCBF43926u);
+  EXPECT_EQ(crc32(bytes), 0xCBF43926u);
+  EXPECT_EQ(crc32(bytes.subspan(4), crc32(bytes.first(4))), 0xCBF43926u);
 }
 
 }  // namespace

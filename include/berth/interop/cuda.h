@@ -55,7 +55,7 @@ class CudaScope {
 template <class T>
 concept DeviceValue = std::is_trivially_copyable_v<T> && !std::is_const_v<T>;
 
-namespace cuda_detail {
+namespace internal::gpu {
 Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero,
                         std::span<const std::byte> contents);
 Result<void> read(const Buffer& buffer, const Device& device, std::span<std::byte> bytes);
@@ -73,7 +73,7 @@ template <class T>
 constexpr std::size_t units(std::size_t length) {
   return dtype_of<T>.has_value() ? length : length * sizeof(T);
 }
-}  // namespace cuda_detail
+}  // namespace internal::gpu
 
 // `size()` values of T in the memory of one GPU. The first member is the device address, so a pointer to a slice can be
 // passed to a kernel launch as a pointer parameter.
@@ -102,7 +102,7 @@ class CudaSlice {
                                  std::function<void()> release = {}) {
     auto buffer = Buffer::import(std::move(device),
                                  {.address = pointer, .bytes = length * sizeof(T), .release = std::move(release)},
-                                 cuda_detail::stored_as<T>(), {cuda_detail::units<T>(length)});
+                                 internal::gpu::stored_as<T>(), {internal::gpu::units<T>(length)});
     if (!buffer) return buffer.error();
     return from_buffer(*std::move(buffer));
   }
@@ -110,8 +110,8 @@ class CudaSlice {
   // The window of a buffer on a GPU, without a copy. Other handles continue to share the bytes. kTypeMismatch for
   // another element type, kSizeMismatch if the size is not a multiple of T, kInvalidArgument for another device.
   static Result<CudaSlice> from_buffer(Buffer buffer) {
-    if (auto ok = cuda_detail::check_cuda(buffer); !ok) return ok.error();
-    if (dtype_of<T>.has_value() && buffer.dtype() != cuda_detail::stored_as<T>())
+    if (auto ok = internal::gpu::check_cuda(buffer); !ok) return ok.error();
+    if (dtype_of<T>.has_value() && buffer.dtype() != internal::gpu::stored_as<T>())
       return Error::with_text(Code::kTypeMismatch, Layer::kBuffer,
                               "the buffer holds " + std::string(to_string(buffer.dtype())) +
                                   " and a slice of another type was asked for: use view(0, dtype, shape) first");
@@ -119,7 +119,7 @@ class CudaSlice {
       return Error(Code::kSizeMismatch, Layer::kBuffer, "{} bytes are not whole values of {} bytes", buffer.size(),
                    sizeof(T));
     CudaSlice slice;
-    slice.pointer_ = cuda_detail::address(buffer);
+    slice.pointer_ = internal::gpu::address(buffer);
     slice.length_ = buffer.size() / sizeof(T);
     slice.buffer_ = std::move(buffer);
     return slice;
@@ -184,7 +184,7 @@ class GpuBuffer {
   // is not on `device`; the driver's error.
   Result<std::vector<T>> to_host(const Device& device) const {
     std::vector<T> host(size());
-    if (auto ok = cuda_detail::read(slice_.buffer(), device, std::as_writable_bytes(std::span(host))); !ok)
+    if (auto ok = internal::gpu::read(slice_.buffer(), device, std::as_writable_bytes(std::span(host))); !ok)
       return ok.error();
     return host;
   }
@@ -197,8 +197,8 @@ class GpuBuffer {
  private:
   static Result<GpuBuffer> alloc(AllocatorPtr allocator, std::size_t length, bool zero,
                                  std::span<const std::byte> contents = {}) {
-    auto buffer = cuda_detail::allocate(std::move(allocator), cuda_detail::stored_as<T>(),
-                                        cuda_detail::units<T>(length), zero, contents);
+    auto buffer = internal::gpu::allocate(std::move(allocator), internal::gpu::stored_as<T>(),
+                                          internal::gpu::units<T>(length), zero, contents);
     if (!buffer) return buffer.error();
     return from_buffer(*std::move(buffer));
   }
@@ -214,7 +214,7 @@ template <class T>
 inline constexpr bool is_transparent_over_slice =
     sizeof(GpuBuffer<T>) == sizeof(CudaSlice<T>) && alignof(GpuBuffer<T>) == alignof(CudaSlice<T>) &&
     std::is_standard_layout_v<GpuBuffer<T>>&& std::is_standard_layout_v<CudaSlice<T>>;
-namespace cuda_detail {
+namespace internal::gpu {
 struct Pair {
   float first;
   std::uint32_t second;
@@ -222,6 +222,6 @@ struct Pair {
 static_assert(is_transparent_over_slice<float> && is_transparent_over_slice<F16> &&
               is_transparent_over_slice<std::int8_t> && is_transparent_over_slice<std::uint32_t> &&
               is_transparent_over_slice<Pair>);
-}  // namespace cuda_detail
+}  // namespace internal::gpu
 
 }  // namespace berth

@@ -46,7 +46,9 @@ struct ResidencyReport {
   std::vector<Left> left;  // members that are not resident, with the reason, largest first; empty if all fit
 };
 
+namespace internal {
 class KeepAlive;
+}  // namespace internal
 
 class Residency {
  public:
@@ -150,7 +152,7 @@ class Residency {
   std::atomic<bool> has_budget_{false};
   std::atomic<bool> active_{false};
   Mutex keep_alive_mutex_;
-  std::unique_ptr<KeepAlive> keep_alive_ BERTH_GUARDED_BY(keep_alive_mutex_);
+  std::unique_ptr<internal::KeepAlive> keep_alive_ BERTH_GUARDED_BY(keep_alive_mutex_);
 };
 
 // True unless BERTH_RESIDENCY is "0" in the environment.

@@ -22,7 +22,9 @@
 
 namespace berth {
 
+namespace internal {
 class Storage;
+}  // namespace internal
 
 struct BufferOptions {
   Name label{};                // shown in reports
@@ -136,7 +138,7 @@ class Buffer {
   Result<Window> window() const;
 
  private:
-  Buffer(Storage* storage, std::size_t offset, std::size_t bytes, DType dtype, const Shape& shape) noexcept;
+  Buffer(internal::Storage* storage, std::size_t offset, std::size_t bytes, DType dtype, const Shape& shape) noexcept;
   static Result<Buffer> make(AllocatorPtr allocator, DType dtype, const Shape& shape, const BufferOptions& options,
                              std::source_location site);
   Result<void> check_host(bool writes) const;
@@ -144,7 +146,7 @@ class Buffer {
   template <class T>
   Result<std::span<T>> typed(bool writes) const;
 
-  Storage* storage_ = nullptr;
+  internal::Storage* storage_ = nullptr;
   std::size_t offset_ = 0;
   std::size_t bytes_ = 0;
   std::uint64_t id_ = 0;

@@ -15,7 +15,7 @@
 
 #include "base/os/process_barrier.h"
 
-namespace berth {
+namespace berth::internal {
 
 class BiasedLock {
  public:
@@ -58,4 +58,4 @@ class BiasedLock {
   std::atomic<bool> busy_{false};
 };
 
-}  // namespace berth
+}  // namespace berth::internal

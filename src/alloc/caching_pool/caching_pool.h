@@ -15,7 +15,7 @@
 #include "berth/memory/queue.h"
 #include "memory/poison.h"
 
-namespace berth {
+namespace berth::internal {
 
 class CachingPoolImpl final : public CachingPool, public std::enable_shared_from_this<CachingPoolImpl> {
  public:
@@ -161,4 +161,4 @@ inline void CachingPoolImpl::take_in(PoolNode& node, Tail tail, const Block& blo
   node.tail.store(tail + (kOnceMore | kNotLive), std::memory_order_relaxed);
 }
 
-}  // namespace berth
+}  // namespace berth::internal

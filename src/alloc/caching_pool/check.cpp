@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "berth/memory/label_counters.h"
 
-namespace berth {
+namespace berth::internal {
 
 std::size_t CachingPoolImpl::cached_of(const Name* tag) const noexcept {
   if (tag != nullptr) return count_all(tag).cached_bytes;
@@ -161,4 +161,4 @@ void CachingPoolImpl::check_now_and_then() noexcept {
 #endif
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -4,6 +4,9 @@
 #include "berth/alloc/caching_pool.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 // The caches that this thread used recently, by the slot of the pool; each is open only to its own pool. Trivial, so

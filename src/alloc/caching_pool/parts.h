@@ -18,7 +18,7 @@
 #include "alloc/caching_pool/size_class.h"
 #include "berth/memory/block.h"
 
-namespace berth {
+namespace berth::internal {
 
 struct CachedGroup;
 struct ThreadCache;
@@ -279,4 +279,4 @@ class NodeTable {
   std::uint32_t made_ = 0;
 };
 
-}  // namespace berth
+}  // namespace berth::internal

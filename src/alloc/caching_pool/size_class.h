@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace berth {
+namespace berth::internal {
 
 inline constexpr unsigned kLargestClassBits = 38;
 inline constexpr unsigned kSizeClasses = 8 + (kLargestClassBits - 9) * 8;
@@ -34,4 +34,4 @@ static_assert(size_class(std::size_t{1} << 62) >= kSizeClasses && size_class(std
 static_assert(class_bytes(0) == 64 && class_bytes(7) == 512 && class_bytes(8) == 576 && class_bytes(15) == 1024);
 static_assert(class_bytes(kSizeClasses - 1) == std::size_t{1} << kLargestClassBits);
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -8,7 +8,7 @@
 #include "memory/host_copy.h"
 #include "memory/zero_block.h"
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 // Quota is granted in steps of many blocks or this many bytes, so that threads request it rarely.
@@ -485,4 +485,4 @@ void CachingPoolImpl::retire(ThreadCache& cache) noexcept {
   cache.is_vacant = true;
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -2,7 +2,7 @@
 // Any thread may call.
 #pragma once
 
-namespace berth {
+namespace berth::internal {
 
 // Whether this system has such a barrier at all. Where it has none, each thread needs barriers of its own.
 #ifdef __linux__
@@ -19,4 +19,4 @@ bool prepare_process_barrier() noexcept;
 // where kHasProcessBarrier is false. Requires: prepare_process_barrier() returned true.
 void process_barrier() noexcept;
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -3,9 +3,9 @@
 
 #include <filesystem>
 
-namespace berth {
+namespace berth::internal {
 
 // The program's file, without links in its path; empty if the system does not provide it.
 std::filesystem::path program_path();
 
-}  // namespace berth
+}  // namespace berth::internal

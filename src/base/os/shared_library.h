@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace berth {
+namespace berth::internal {
 
 #ifdef __APPLE__
 inline constexpr const char* kSharedLibrarySuffix = ".dylib";
@@ -17,4 +17,4 @@ inline constexpr const char* kSharedLibrarySuffix = ".so";
 // library is not known, if its code was changed when it was loaded, or if the system has no such call.
 std::size_t forget_library_pages(const void* symbol) noexcept;
 
-}  // namespace berth
+}  // namespace berth::internal

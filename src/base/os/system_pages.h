@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace berth {
+namespace berth::internal {
 
 // The bytes of one page.
 std::size_t page_bytes() noexcept;
@@ -35,4 +35,4 @@ int open_past_cache(const char* path) noexcept;
 // happens.
 void punch_hole(int descriptor, std::uint64_t offset, std::uint64_t bytes) noexcept;
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -7,7 +7,7 @@
 
 #include "base/os/system_pages.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
@@ -53,4 +53,4 @@ Result<std::unique_ptr<AddressSpace>> make_address_space() {
   return std::unique_ptr<AddressSpace>(std::make_unique<CpuAddressSpace>());
 }
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

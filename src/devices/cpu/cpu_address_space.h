@@ -4,8 +4,8 @@
 
 #include "berth/memory/address_space.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 
 Result<std::unique_ptr<AddressSpace>> make_address_space();
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

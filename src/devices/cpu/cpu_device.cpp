@@ -13,7 +13,7 @@
 #include "devices/host/host_memory.h"
 #include "memory/poison.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 namespace {
 
 constexpr BlockFlags kHostMemory = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
@@ -86,4 +86,4 @@ Result<DevicePtr> open(const std::string& ordinal) {
   return share_device(std::make_unique<CpuDevice>());
 }
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

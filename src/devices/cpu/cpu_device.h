@@ -6,9 +6,9 @@
 
 #include "berth/memory/device.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 
 // The host device, "CPU" or "CPU:0". kDeviceUnavailable for another ordinal.
 Result<DevicePtr> open(const std::string& ordinal = "0");
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

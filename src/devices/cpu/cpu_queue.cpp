@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "memory/host_copy.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 
 Result<void> CpuQueue::do_write(const Window& target, std::span<const std::byte> source) {
   copy_host(target.block.host + target.offset, source.data(), source.size());
@@ -62,4 +62,4 @@ std::uint64_t CpuQueue::poll() noexcept {
   return done_.load(std::memory_order_acquire);
 }
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

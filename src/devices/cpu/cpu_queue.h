@@ -3,7 +3,7 @@
 
 #include "berth/memory/queue.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 
 class HostKernelBody final : public KernelBody {
  public:
@@ -35,4 +35,4 @@ class CpuQueue : public Queue {
   std::atomic<std::uint64_t> done_{0};
 };
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

@@ -9,7 +9,7 @@
 #include "devices/host/host_memory.h"
 #include "memory/host_copy.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 namespace {
 
 // The whole pages that a block overlaps.
@@ -69,4 +69,4 @@ void CpuResidency::do_renew(std::span<const Block> given) noexcept {
   for (const Block& block : given) fault_in(Pages(block));
 }
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

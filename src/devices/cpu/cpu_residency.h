@@ -5,7 +5,7 @@
 
 #include "berth/memory/residency.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 
 class CpuResidency final : public Residency {
  protected:
@@ -14,4 +14,4 @@ class CpuResidency final : public Residency {
   void do_renew(std::span<const Block> given) noexcept override;
 };
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 
 // Handles are opaque. Distinct incomplete types keep a stream from being passed as an event.
 using Address = unsigned long long;
@@ -152,7 +152,7 @@ struct Copy2d {
   std::size_t height;
 };
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda
 
 // Every function Berth calls: X(name, symbol, version, need, parameters). `name` is what cuGetProcAddress is
 // asked for, `symbol` the exported name of the same function, `version` the CUDA version that introduced this

@@ -3,7 +3,7 @@
 #include "base/try.h"
 #include "devices/cuda/cuda_device.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 class CudaAddressSpace final : public AddressSpace {
@@ -90,4 +90,4 @@ Result<std::unique_ptr<AddressSpace>> make_address_space(CudaDevice& cuda) {
   return std::unique_ptr<AddressSpace>(std::make_unique<CudaAddressSpace>(cuda, granularity));
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -3,11 +3,11 @@
 
 #include "berth/memory/address_space.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 
 class CudaDevice;
 
 // kUnsupported if the GPU has no virtual memory management. Requires: the device outlives the result.
 Result<std::unique_ptr<AddressSpace>> make_address_space(CudaDevice& device);
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -6,7 +6,7 @@
 #include "berth/base/mutex.h"
 #include "devices/cuda/cuda_device.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 // Incremented when a context is destroyed.
@@ -169,4 +169,4 @@ Status PinnedPool::clear() noexcept {
   return first;
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

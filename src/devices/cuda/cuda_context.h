@@ -11,7 +11,7 @@
 #include "berth/base/result.h"
 #include "devices/cuda/cuda_driver.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 
 class CudaDevice;
 
@@ -104,4 +104,4 @@ class PinnedPool {
   std::size_t made_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

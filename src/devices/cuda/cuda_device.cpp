@@ -11,7 +11,7 @@
 #include "devices/cuda/cuda_kernel.h"
 #include "devices/cuda/cuda_queue.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 // The alignment of every allocation of the driver.
@@ -420,4 +420,4 @@ std::optional<Error> CudaDevice::take_error() {
   return std::exchange(error_, std::nullopt);
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

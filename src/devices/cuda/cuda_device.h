@@ -21,7 +21,7 @@
 #include "devices/cuda/cuda_context.h"
 #include "devices/cuda/cuda_residency.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 
 class CudaQueue;
 
@@ -108,4 +108,4 @@ class CudaDevice final : public Device {
   std::vector<Managed> managed_ BERTH_GUARDED_BY(managed_mutex_);  // released, but their last use is not reached
 };
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -10,7 +10,7 @@
 #include "base/try.h"
 #include "berth/base/mutex.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 constexpr const char* kDefaultLibrary = "libcuda.so.1";
@@ -134,4 +134,4 @@ Error Driver::error(Status status, const char* call, Layer layer) const {
   return Error::with_text(Code::kDriver, layer, fmt::format("{} says {}", call, words(status)));
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

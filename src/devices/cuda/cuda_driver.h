@@ -8,7 +8,7 @@
 #include "berth/base/result.h"
 #include "devices/cuda/cuda_abi.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 
 struct Driver {
 #define BERTH_FIELD(name, symbol, version, need, parameters) Status(*name) parameters = nullptr;
@@ -32,4 +32,4 @@ struct Driver {
 // True if a context is unusable after this status.
 bool loses_device(Status status) noexcept;
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -7,7 +7,7 @@
 
 #include "base/try.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 constexpr std::size_t kMostAligned = 16;  // of any parameter
@@ -101,4 +101,4 @@ Result<void> CudaKernelBody::launch(Stream stream, std::span<const KernelArgumen
   return {};
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -7,7 +7,7 @@
 #include "berth/memory/kernel.h"
 #include "devices/cuda/cuda_device.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 
 class CudaKernelBody final : public KernelBody {
  public:
@@ -37,4 +37,4 @@ class CudaKernelBody final : public KernelBody {
   bool parameters_known_ = false;  // unknown with drivers before CUDA 12.4
 };
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -8,7 +8,7 @@
 #include "devices/cuda/cuda_kernel.h"
 #include "memory/host_copy.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 // The number of pinned pieces that writes of one queue may fill before the oldest is waited for, and that reads may
@@ -494,4 +494,4 @@ std::uint64_t CudaQueue::poll() noexcept {
   return reached_.load(std::memory_order_acquire);
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

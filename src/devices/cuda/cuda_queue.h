@@ -15,7 +15,7 @@
 #include "devices/cuda/cuda_device.h"
 #include "memory/timeline_map.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 
 class CudaQueue final : public Queue {
  public:
@@ -130,4 +130,4 @@ class CudaQueue final : public Queue {
 // The CUDA device of a window, or null for another backend.
 CudaDevice* cuda_device_of(const Window& window) noexcept;
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -2,7 +2,7 @@
 
 #include "devices/cuda/cuda_device.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 bool is_managed(const Block& block) noexcept {
@@ -44,4 +44,4 @@ void CudaResidency::take(const Block& block) noexcept {
   device_.record(driver.cuMemAdvise(block.handle, block.bytes, kUnadvisePreferredLocation, place), "cuMemAdvise");
 }
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -7,7 +7,7 @@
 
 #include "berth/memory/residency.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 
 class CudaDevice;
 
@@ -23,4 +23,4 @@ class CudaResidency final : public Residency {
   CudaDevice& device_;
 };
 
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -13,7 +13,7 @@
 #include "devices/cpu/cpu_queue.h"
 #include "memory/host_copy.h"
 
-namespace berth::disk {
+namespace berth::internal::disk {
 namespace {
 
 Error io_error(const std::string& path, std::string_view what) {
@@ -154,4 +154,4 @@ bool is_current(const Device& device) {
   return static_cast<const DiskDevice&>(device).is_current();
 }
 
-}  // namespace berth::disk
+}  // namespace berth::internal::disk

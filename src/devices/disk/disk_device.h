@@ -7,7 +7,7 @@
 
 #include "berth/memory/device.h"
 
-namespace berth::disk {
+namespace berth::internal::disk {
 
 // kIo if the path cannot be opened or is not a regular file.
 Result<DevicePtr> open(std::string path);
@@ -15,4 +15,4 @@ Result<DevicePtr> open(std::string path);
 // True if the path still refers to the file that was opened. Requires: `device` is from open().
 bool is_current(const Device& device);
 
-}  // namespace berth::disk
+}  // namespace berth::internal::disk

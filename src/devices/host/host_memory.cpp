@@ -11,7 +11,7 @@
 #include "base/os/system_pages.h"
 #include "base/round_up.h"
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
@@ -61,4 +61,4 @@ void free_host(void* address, std::size_t bytes) noexcept {
     std::free(address);
 }
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

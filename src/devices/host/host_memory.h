@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace berth::cpu {
+namespace berth::internal::cpu {
 
 // Blocks of at least this size are mapped. The rounded size decides, so that free_host agrees with allocate_host.
 inline constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
@@ -20,4 +20,4 @@ void* allocate_host(std::size_t bytes, std::size_t alignment, bool zero) noexcep
 // Requires: `bytes` as given to allocate_host.
 void free_host(void* address, std::size_t bytes) noexcept;
 
-}  // namespace berth::cpu
+}  // namespace berth::internal::cpu

@@ -3,11 +3,11 @@
 
 #include "devices/metal/metal_open.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 
 Result<DevicePtr> open(const std::string& ordinal) {
   return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice,
                           fmt::format("METAL:{} is not available: {}", ordinal, kHowToGetMetal));
 }
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

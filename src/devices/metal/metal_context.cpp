@@ -7,7 +7,7 @@
 #include "berth/base/mutex.h"
 #include "devices/metal/metal_device.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 namespace {
 
 constexpr std::size_t kMostIdle = 8;
@@ -91,4 +91,4 @@ void StagingPool::clear() noexcept {
   for (const StagingPiece& piece : dropped) drop(piece);
 }
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

@@ -12,7 +12,7 @@
 #include "berth/base/result.h"
 #include "devices/metal/metal_cpp.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 
 class MetalDevice;
 
@@ -113,4 +113,4 @@ class StagingPool {
   std::vector<StagingPiece> idle_ BERTH_GUARDED_BY(mutex_);
 };
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

@@ -15,7 +15,7 @@
 #include "devices/metal/metal_queue.h"
 #include "devices/metal/metal_shaders.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 namespace {
 
 // Block sizes are rounded up to whole vectors, so that a read may include the words around a window.
@@ -242,4 +242,4 @@ Result<Block> MetalDevice::import_block(const ForeignMemory& memory) {
   return block;
 }
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

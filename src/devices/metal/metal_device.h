@@ -13,7 +13,7 @@
 #include "devices/metal/metal_context.h"
 #include "devices/metal/metal_residency.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 
 // A block's handle is its MTLBuffer.
 inline std::uint64_t handle_of(const MTL::Buffer* buffer) noexcept {
@@ -77,4 +77,4 @@ class MetalDevice final : public Device {
   Owned<MTL::CommandQueue> home_ BERTH_GUARDED_BY(home_mutex_);  // zeroes private memory; has no residency set
 };
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

@@ -7,7 +7,7 @@
 
 #include "base/try.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 namespace {
 
 constexpr std::size_t kMostBuffers = 31;
@@ -98,4 +98,4 @@ void MetalKernelBody::launch(MTL::ComputeCommandEncoder& encoder, std::span<cons
   encoder.dispatchThreadgroups(size_of(grid.groups), size_of(grid.threads));
 }
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

@@ -9,7 +9,7 @@
 #include "berth/memory/kernel.h"
 #include "devices/metal/metal_device.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 
 // Requires of both: inside an AutoreleaseScope.
 Result<Owned<MTL::Library>> load_library(MTL::Device& device, std::span<const std::byte> code);
@@ -43,4 +43,4 @@ class MetalKernelBody final : public KernelBody {
   std::size_t most_threads_;
 };
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

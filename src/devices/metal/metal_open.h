@@ -6,7 +6,7 @@
 
 #include "berth/memory/device.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 
 // For messages of builds without the device.
 #ifdef __APPLE__
@@ -20,4 +20,4 @@ inline constexpr const char* kHowToGetMetal =
 // kDeviceUnavailable with what would make it available.
 Result<DevicePtr> open(const std::string& ordinal);
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

@@ -9,7 +9,7 @@
 #include "devices/metal/metal_shaders.h"
 #include "memory/host_copy.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 namespace {
 
 // The amount of staging that one recording may fill before it is run and waited for.
@@ -491,4 +491,4 @@ std::uint64_t MetalQueue::poll() noexcept {
   return progress_->reached.load(std::memory_order_acquire);
 }
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

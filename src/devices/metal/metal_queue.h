@@ -21,7 +21,7 @@
 #include "devices/metal/metal_device.h"
 #include "memory/timeline_map.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 
 class MetalQueue final : public Queue {
  public:
@@ -149,4 +149,4 @@ class MetalQueue final : public Queue {
   Held held_;
 };
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

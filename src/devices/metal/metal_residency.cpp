@@ -4,7 +4,7 @@
 
 #include "devices/metal/metal_context.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 namespace {
 
 // metal-cpp keeps this function private to its own classes.
@@ -80,4 +80,4 @@ void MetalResidency::do_renew(std::span<const Block> given) noexcept {
   if (set_ != nullptr && !given.empty()) set_->requestResidency();
 }
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

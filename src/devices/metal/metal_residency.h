@@ -11,7 +11,7 @@
 #include "berth/memory/residency.h"
 #include "devices/metal/metal_cpp.h"
 
-namespace berth::metal {
+namespace berth::internal::metal {
 
 class MetalResidency final : public Residency {
  public:
@@ -38,4 +38,4 @@ class MetalResidency final : public Residency {
   bool grew_ = false;
 };
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

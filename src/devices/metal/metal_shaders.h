@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace berth::metal {
+namespace berth::internal::metal {
 
 // Bytes that one thread of either kernel works on, and threads of a group.
 inline constexpr std::uint64_t kBytesAThread = 16;
@@ -47,4 +47,4 @@ kernel void berth_fill_bytes(device uchar* target [[buffer(0)]],
 }
 )";
 
-}  // namespace berth::metal
+}  // namespace berth::internal::metal

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace berth::wgpu {
+namespace berth::internal::wgpu {
 
 // ---- handles ----------------------------------------------------------------------------------------------
 
@@ -424,4 +424,4 @@ struct Calls {
 #undef BERTH_WEBGPU_MEMBER
 };
 
-}  // namespace berth::wgpu
+}  // namespace berth::internal::wgpu

@@ -13,7 +13,7 @@
 #include "base/try.h"
 #include "berth/base/mutex.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 namespace {
 
@@ -562,4 +562,4 @@ Result<void> Context::wait(Submission submission) {
   return health();
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -17,7 +17,7 @@
 #include "devices/webgpu/webgpu_dialect.h"
 #include "devices/webgpu/webgpu_driver.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 // Selects an adapter. adapter_choice() fills it from the environment variables BERTH_WEBGPU_ADAPTER (a part of its
 // name), BERTH_WEBGPU_POWER (low or high) and BERTH_WEBGPU_SOFTWARE (1: a software adapter).
@@ -134,4 +134,4 @@ class Context {
   std::optional<Error> stray_ BERTH_GUARDED_BY(note_mutex_);
 };
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

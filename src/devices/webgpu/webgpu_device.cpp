@@ -6,7 +6,7 @@
 #include "base/try.h"
 #include "devices/webgpu/webgpu_queue.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 namespace {
 
 // Driver buffers are whole multiples of this, so that whole words around any byte of a block can be copied and
@@ -132,4 +132,4 @@ Result<DevicePtr> open(const std::string& ordinal) {
   return open_with(library, adapter_choice(number));
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -9,7 +9,7 @@
 #include "berth/memory/device.h"
 #include "devices/webgpu/webgpu_context.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 // "WEBGPU" or "WEBGPU:1" by the adapter's number. kDeviceUnavailable, with what to install.
 Result<DevicePtr> open(const std::string& ordinal);
@@ -25,4 +25,4 @@ struct TransferCounters {
 // Requires: `device` is a WEBGPU device.
 TransferCounters transfer_counters(const Device& device) noexcept;
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

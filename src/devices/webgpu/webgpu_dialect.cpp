@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 namespace {
 
 constexpr std::uint32_t kOldestNative = 29;  // its header is the one webgpu_abi.h was checked against
@@ -54,4 +54,4 @@ wgpu::Enum mappable_storage_feature(Dialect dialect) noexcept {
   return dialect == Dialect::kWgpuNative ? wgpu::kNativeMappablePrimaryBuffers : 0;
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -8,7 +8,7 @@
 
 #include "devices/webgpu/webgpu_abi.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 enum class Dialect : std::uint8_t {
   kWgpuNative,  // wgpuDevicePoll waits; errors are reported on the calling thread, scopes are shared by all threads
@@ -30,4 +30,4 @@ wgpu::Instance create_instance(const wgpu::Calls& calls);
 // The feature that allows a buffer to be both mapped and bound, or 0 if its number is not stable.
 wgpu::Enum mappable_storage_feature(Dialect dialect) noexcept;
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -11,7 +11,7 @@
 #include "base/os/shared_library.h"
 #include "devices/webgpu/webgpu_dialect.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +139,4 @@ Result<Library> open_library() {
   return unavailable(fmt::format("no WebGPU library was found; {}", kWhatToInstall));
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

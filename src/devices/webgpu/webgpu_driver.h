@@ -9,7 +9,7 @@
 #include "berth/base/result.h"
 #include "devices/webgpu/webgpu_abi.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 struct Library {
   wgpu::Calls calls;
@@ -27,4 +27,4 @@ Result<Library> open_library();
 // The same for one file. kDeviceUnavailable with the loader's message.
 Result<Library> open_library_at(const std::string& path);
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

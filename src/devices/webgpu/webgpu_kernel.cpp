@@ -5,7 +5,7 @@
 #include "base/try.h"
 #include "berth/base/mutex.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 namespace {
 
 std::uint64_t next_variant() noexcept {
@@ -94,4 +94,4 @@ Result<WgslKernel::Variant> WgslKernel::build(const std::string& code, bool writ
   return made.error();
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -12,7 +12,7 @@
 #include "devices/webgpu/webgpu_context.h"
 #include "devices/webgpu/webgpu_wgsl.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 class WgslKernel final : public KernelBody {
  public:
@@ -53,4 +53,4 @@ class WgslKernel final : public KernelBody {
   mutable Variant all_writable_ BERTH_GUARDED_BY(mutex_);
 };
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

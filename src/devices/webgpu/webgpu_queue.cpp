@@ -10,7 +10,7 @@
 #include "memory/host_copy.h"
 #include "memory/timelines.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 namespace {
 
 constexpr std::size_t kMostGroups = 256;       // bind groups that a queue caches
@@ -455,4 +455,4 @@ std::uint64_t WebgpuQueue::poll() noexcept {
   return reached_.load(std::memory_order_acquire);
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -22,7 +22,7 @@
 #include "devices/webgpu/webgpu_staging.h"
 #include "devices/webgpu/webgpu_storage.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 // State that the queues of a device share. Owned by the device.
 struct Shared {
@@ -155,4 +155,4 @@ class WebgpuQueue final : public Queue {
   std::atomic<std::uint64_t> reached_{0};
 };
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -9,7 +9,7 @@
 #include "devices/webgpu/webgpu_shaders.h"
 #include "memory/host_copy.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 namespace {
 
 // From this size on, waiting for a buffer to become idle and writing it in place is faster than staging, which would
@@ -209,4 +209,4 @@ Result<void> WebgpuQueue::copy_through_scratch(const BufferStatePtr& from, std::
   return dispatch(*kernel, kernel->as_written(), bindings, {groups_for(bytes / 4), 1, 1}, bytes_of(constants), false);
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

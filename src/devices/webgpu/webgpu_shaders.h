@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 // Changes the bytes of one word that `mask` selects.
 inline constexpr std::string_view kPatchShader = R"(
@@ -64,4 +64,4 @@ fn keep_from(first: u32) -> u32 {  // a mask of the bytes at and after `first`, 
 }
 )";
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

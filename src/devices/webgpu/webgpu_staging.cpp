@@ -5,7 +5,7 @@
 #include "base/try.h"
 #include "berth/base/mutex.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 namespace {
 
 // Two chunks of a kind keep host and device busy at once; more would only be colder in the cache.
@@ -108,4 +108,4 @@ std::size_t Staging::trim(std::size_t keep_bytes) noexcept {
   return freed;
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -12,7 +12,7 @@
 #include "berth/base/mutex.h"
 #include "devices/webgpu/webgpu_context.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 enum class ChunkKind : std::uint8_t {
   kUpload,     // mapped when taken, to be unmapped before it is used
@@ -62,4 +62,4 @@ class Staging {
   std::atomic<std::uint64_t> last_id_{0};
 };
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

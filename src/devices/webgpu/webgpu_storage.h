@@ -14,7 +14,7 @@
 #include "berth/base/mutex.h"
 #include "devices/webgpu/webgpu_context.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 struct BufferState {
   wgpu::Buffer buffer = nullptr;
@@ -92,4 +92,4 @@ class BufferTable {
   std::uint64_t last_id_ BERTH_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

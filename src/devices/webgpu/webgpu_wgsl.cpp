@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 namespace {
 
 constexpr std::uint32_t kNone = 0xffffffff;
@@ -156,4 +156,4 @@ std::string wgsl_all_writable(std::string_view code, const std::vector<WgslBindi
   return text;
 }
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -10,7 +10,7 @@
 
 #include "berth/base/result.h"
 
-namespace berth::webgpu {
+namespace berth::internal::webgpu {
 
 struct WgslBinding {
   enum class Kind : std::uint8_t { kRead, kReadWrite, kUniform };
@@ -28,4 +28,4 @@ Result<std::vector<WgslBinding>> wgsl_bindings(std::string_view code);
 // writable in one dispatch, even for windows that do not overlap.
 std::string wgsl_all_writable(std::string_view code, const std::vector<WgslBinding>& bindings);
 
-}  // namespace berth::webgpu
+}  // namespace berth::internal::webgpu

@@ -10,6 +10,9 @@
 #include "plan/memory_map/memory_map_page.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using Buffer = fmt::memory_buffer;

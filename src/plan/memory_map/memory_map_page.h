@@ -4,10 +4,10 @@
 
 #include <string_view>
 
-namespace berth {
+namespace berth::internal {
 
 extern const std::string_view kMemoryMapHtml;
 extern const std::string_view kMemoryMapCss;
 extern const std::string_view kMemoryMapJs;
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -9,6 +9,9 @@
 #include "plan/order/order_window.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using Node = std::uint32_t;

@@ -11,7 +11,7 @@
 #include <queue>
 #include <unordered_map>
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 using Mask = std::uint64_t;
@@ -221,4 +221,4 @@ WindowOrder improve_window(const OrderWindow& window, std::uint64_t present, std
   return WindowSearch(window, present).run(most_states, beam);
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace berth {
+namespace berth::internal {
 
 // Consecutive steps of an order, numbered from 0 in their present order. Only values that change inside the window are
 // listed: those written here, and those written before and read for the last time here.
@@ -40,4 +40,4 @@ struct WindowOrder {
 WindowOrder improve_window(const OrderWindow& window, std::uint64_t present, std::uint64_t most_states,
                            std::size_t beam);
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 std::vector<std::uint64_t> section_loads(const Model& model) {
   std::vector<std::uint64_t> loads(static_cast<std::size_t>(model.sections) + 1, 0);
@@ -51,4 +51,4 @@ std::uint64_t load_bound(const Model& model) {
   return bound;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -6,7 +6,7 @@
 
 #include "plan/placement/model.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 // The live bytes of each section. O(n + sections).
 std::vector<std::uint64_t> section_loads(const Model& model);
@@ -15,4 +15,4 @@ std::vector<std::uint64_t> section_loads(const Model& model);
 // space. O(n + sections).
 std::uint64_t load_bound(const Model& model);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

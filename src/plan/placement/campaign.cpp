@@ -10,7 +10,7 @@
 #include "plan/placement/random.h"
 #include "plan/placement/search_input.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 namespace {
 
 constexpr std::uint64_t kBatch = 8;
@@ -281,4 +281,4 @@ CampaignResult run_campaign(const Model& model, const Layout& start, std::uint64
   return run_in_units<std::int64_t>(model, start, lower_bound, scale, limits, memory, progress);
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -14,7 +14,7 @@
 #include "plan/placement/interrupt.h"
 #include "plan/placement/model.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 // What a campaign leaves to the next one on the same model, so that several are as good as one long one.
 struct CampaignMemory {
@@ -55,4 +55,4 @@ using CampaignProgress = std::function<void(const CampaignResult&)>;
 CampaignResult run_campaign(const Model& model, const Layout& start, std::uint64_t lower_bound,
                             const CampaignLimits& limits, CampaignMemory& memory, const CampaignProgress& progress);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

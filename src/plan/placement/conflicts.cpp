@@ -8,7 +8,7 @@
 #include "plan/placement/search_input.h"
 #include "plan/placement/strategies.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 namespace {
 
 constexpr std::size_t kMostItems = 2048;
@@ -265,4 +265,4 @@ Layout ConflictSearch::nearest() const {
   return layout;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -14,7 +14,7 @@
 #include "plan/placement/model.h"
 #include "plan/placement/random.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 class ConflictSearch {
  public:
@@ -94,4 +94,4 @@ class ConflictSearch {
   std::vector<std::uint32_t> joining_;  // scratch of move
 };
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

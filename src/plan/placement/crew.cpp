@@ -2,7 +2,7 @@
 
 #include "berth/base/mutex.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 Crew::~Crew() {
   {
@@ -49,4 +49,4 @@ void Crew::serve(unsigned who) {
   }
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

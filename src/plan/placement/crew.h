@@ -9,7 +9,7 @@
 
 #include "berth/base/mutex.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 class Crew {
  public:
@@ -36,4 +36,4 @@ class Crew {
   std::vector<std::jthread> threads_;  // last: they must end before what they use
 };
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

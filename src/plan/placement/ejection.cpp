@@ -10,7 +10,7 @@
 #include "plan/placement/search_input.h"
 #include "plan/placement/time_index.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 namespace {
 
 constexpr std::uint64_t kBatch = 4;  // attempts that threads share
@@ -212,4 +212,4 @@ Improvement improve_by_ejection(const Model& model, Layout start, const Improvem
   return result;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -7,11 +7,11 @@
 #include "plan/placement/crew.h"
 #include "plan/placement/improvement.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 // Improves a complete layout of a model over a plain space. The result depends on the seed and the work limit, not on
 // the size of the crew. Memory O(n) for each thread.
 Improvement improve_by_ejection(const Model& model, Layout start, const ImprovementLimits& limits, Crew& crew,
                                 const ImprovementProgress& progress);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -8,7 +8,7 @@
 #include "plan/placement/random.h"
 #include "plan/placement/strategies.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 Layout hill_climb(const Model& model, std::uint64_t seed, std::uint64_t rounds, const Interrupt* interrupt) {
   std::vector<std::uint32_t> order = order_by_size(model);
@@ -52,4 +52,4 @@ Layout hill_climb(const Model& model, std::uint64_t seed, std::uint64_t rounds, 
   return best;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -7,7 +7,7 @@
 #include "plan/placement/interrupt.h"
 #include "plan/placement/model.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 struct ImprovementLimits {
   std::uint64_t goal = 0;   // stop at a top at or below this
@@ -25,4 +25,4 @@ struct Improvement {
 // Called on the calling thread when the top falls.
 using ImprovementProgress = std::function<void(const Improvement&)>;
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -9,7 +9,7 @@
 #include <optional>
 #include <stop_token>
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 using Clock = std::chrono::steady_clock;
 
@@ -26,4 +26,4 @@ struct Interrupt {
   }
 };
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

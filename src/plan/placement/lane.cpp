@@ -13,7 +13,7 @@
 #include "plan/placement/placer.h"
 #include "plan/placement/strategies.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 namespace {
 
 constexpr std::size_t kSearchable = 4096;   // items; above, one descent of the search takes too long
@@ -243,4 +243,4 @@ LaneAnswer plan_lane(const Model& model, const Model* loose, const LaneLimits& l
   return Lane(model, loose, limits, progress).run();
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

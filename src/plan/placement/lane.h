@@ -8,7 +8,7 @@
 #include "plan/placement/interrupt.h"
 #include "plan/placement/model.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 struct LaneLimits {
   std::uint64_t goal = 0;  // stop at a top at or below this, or at the lower bound
@@ -48,4 +48,4 @@ struct BlockBytes {
 };
 std::vector<BlockBytes> block_bytes(const Model& model, const Layout& layout);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -6,7 +6,7 @@
 #include "base/try.h"
 #include "plan/placement/sections.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 namespace {
 
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 50;  // of any size or offset, so that sums stay in range
@@ -304,4 +304,4 @@ std::uint64_t top_of(const Model& model, std::span<const std::uint64_t> offsets)
   return top;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

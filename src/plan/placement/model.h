@@ -12,7 +12,7 @@
 #include "berth/base/result.h"
 #include "berth/plan/plan.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 inline constexpr std::uint64_t kNowhere = std::numeric_limits<std::uint64_t>::max();
 inline constexpr std::uint32_t kNoItem = std::numeric_limits<std::uint32_t>::max();
@@ -110,4 +110,4 @@ struct Layout {
 // Highest end over all items; kNowhere if one has no place.
 std::uint64_t top_of(const Model& model, std::span<const std::uint64_t> offsets) noexcept;
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -5,7 +5,7 @@
 
 #include "plan/placement/strategies.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 namespace {
 
 // Holes below the top, by offset and by size.
@@ -99,4 +99,4 @@ Layout online_best_fit(const Model& model) {
   return layout;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

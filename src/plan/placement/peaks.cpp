@@ -9,7 +9,7 @@
 #include "plan/placement/random.h"
 #include "plan/placement/strategies.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 namespace {
 
 constexpr std::size_t kMostWindows = 64;  // in a round: what reaches over many of them is looked at once for each
@@ -204,4 +204,4 @@ Improvement lower_peaks(const Model& model, Layout start, const ImprovementLimit
   return result;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

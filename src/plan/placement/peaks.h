@@ -6,7 +6,7 @@
 #include "plan/placement/crew.h"
 #include "plan/placement/improvement.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 // Ends at the goal, at a limit, or when many rules in turn lowered nothing. The layout does not depend on the size of
 // the crew. One round is O(n) to find the stretches, and for each item in them what Placer::find takes; memory is O(n).
@@ -14,4 +14,4 @@ namespace berth::planner {
 Improvement lower_peaks(const Model& model, Layout start, const ImprovementLimits& limits, Crew& crew,
                         const ImprovementProgress& progress = {});
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

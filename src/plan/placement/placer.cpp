@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 Placer::Placer(const Model& model) : model_(model) {
   // Blocks of the first level are about as long as an average part.
@@ -143,4 +143,4 @@ Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, 
   return layout;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -10,7 +10,7 @@
 #include "plan/placement/interrupt.h"
 #include "plan/placement/model.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 enum class Fit : std::uint8_t {
   kFirst,     // the lowest gap that is large enough
@@ -62,4 +62,4 @@ class Placer {
 Layout place_in_order(const Model& model, std::span<const std::uint32_t> order, Fit fit,
                       const Interrupt* interrupt = nullptr);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

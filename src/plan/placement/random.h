@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 constexpr std::uint64_t mix(std::uint64_t x) noexcept {
   x += 0x9e3779b97f4a7c15u;
@@ -28,4 +28,4 @@ class Random {
   std::uint64_t state_;
 };
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -5,7 +5,7 @@
 
 #include "plan/placement/random.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 template <class Unit>
 Search<Unit>::Search(const SearchInput<Unit>& input) : input_(input) {
@@ -366,4 +366,4 @@ SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::sp
 template class Search<std::int32_t>;
 template class Search<std::int64_t>;
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

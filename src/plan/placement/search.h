@@ -16,7 +16,7 @@
 #include "plan/placement/interrupt.h"
 #include "plan/placement/random.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 // A packing problem in small numbers. Offsets and heights are in units chosen by the caller; Unit is int32 or int64.
 template <class Unit>
@@ -148,4 +148,4 @@ class Search {
 extern template class Search<std::int32_t>;
 extern template class Search<std::int64_t>;
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

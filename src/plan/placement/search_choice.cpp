@@ -3,7 +3,7 @@
 
 #include "plan/placement/search.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 // The section to branch on, among those inside local minima of the skyline.
 template <class Unit>
@@ -147,4 +147,4 @@ template std::int32_t Search<std::int64_t>::choose_section(const Component&);
 template void Search<std::int64_t>::list_candidates(const Component&, std::int32_t, std::int64_t);
 template std::int64_t Search<std::int64_t>::next_level(const Component&, std::int32_t, std::int64_t) const noexcept;
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 Scale scale_of(const Model& model) {
   Scale scale;
@@ -79,4 +79,4 @@ std::optional<ScaledModel<Unit>> scale_model(const Model& model, const Scale& sc
 template std::optional<ScaledModel<std::int32_t>> scale_model(const Model&, const Scale&);
 template std::optional<ScaledModel<std::int64_t>> scale_model(const Model&, const Scale&);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

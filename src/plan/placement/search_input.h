@@ -7,7 +7,7 @@
 #include "plan/placement/model.h"
 #include "plan/placement/search.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 // How bytes become units. Heights are rounded up to the alignment that all items share, and divided by their greatest
 // common divisor.
@@ -34,4 +34,4 @@ std::optional<ScaledModel<Unit>> scale_model(const Model& model, const Scale& sc
 extern template std::optional<ScaledModel<std::int32_t>> scale_model(const Model&, const Scale&);
 extern template std::optional<ScaledModel<std::int64_t>> scale_model(const Model&, const Scale&);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

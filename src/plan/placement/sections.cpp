@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 std::int32_t compress(std::span<const LevelRange> ranges, std::span<SectionRange> sections) {
   const std::size_t count = ranges.size();
@@ -35,4 +35,4 @@ std::int32_t compress(std::span<const LevelRange> ranges, std::span<SectionRange
   return current;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -8,7 +8,7 @@
 
 #include "berth/plan/plan.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 struct SectionRange {
   std::int32_t first = 0;
@@ -18,4 +18,4 @@ struct SectionRange {
 // Writes the sections [first, last) of each of `ranges`, none of which is empty, and returns their number. O(n log n).
 std::int32_t compress(std::span<const LevelRange> ranges, std::span<SectionRange> sections);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

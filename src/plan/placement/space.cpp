@@ -3,7 +3,7 @@
 
 #include "plan/placement/model.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 Space::Space(const PlanProblem& problem, std::span<const std::uint64_t> used, std::uint64_t alignment) {
   const std::uint64_t bank_bytes = std::uint64_t{1} << kBankShift;
@@ -37,4 +37,4 @@ std::uint64_t Space::place_in_block(std::uint64_t offset, std::uint64_t height) 
   return kNowhere;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

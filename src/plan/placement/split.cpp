@@ -6,7 +6,7 @@
 #include "plan/placement/placer.h"
 #include "plan/placement/strategies.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 std::vector<BlockBytes> block_bytes(const Model& model, const Layout& layout) {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> ends;
@@ -51,4 +51,4 @@ LaneResult plan_split(const Model& model, std::uint64_t seed) {
   return result;
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

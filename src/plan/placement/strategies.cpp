@@ -9,7 +9,7 @@
 #include "plan/placement/bounds.h"
 #include "plan/placement/placer.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 namespace {
 
 constexpr StrategyInfo kInfo[] = {
@@ -179,9 +179,11 @@ Layout run_strategy(const Model& model, Strategy strategy, std::uint64_t seed, c
   return {};
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner
 
 namespace berth {
+
+using namespace internal;
 
 std::span<const StrategyInfo> strategies() noexcept {
   return planner::kInfo;

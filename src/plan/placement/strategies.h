@@ -9,7 +9,7 @@
 #include "plan/placement/interrupt.h"
 #include "plan/placement/model.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 enum class Strategy : std::uint8_t {
   kSizeFirstFit,
@@ -58,4 +58,4 @@ Layout online_best_fit(const Model& model);
 // Random exchanges in the order of a first fit, around the items that stand highest; `rounds` of them.
 Layout hill_climb(const Model& model, std::uint64_t seed, std::uint64_t rounds, const Interrupt* interrupt);
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

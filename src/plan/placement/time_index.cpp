@@ -1,6 +1,6 @@
 #include "plan/placement/time_index.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 TimeIndex::TimeIndex(const Model& model) {
   const auto sections = static_cast<std::size_t>(model.sections);
@@ -19,4 +19,4 @@ TimeIndex::TimeIndex(const Model& model) {
   }
 }
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

@@ -7,7 +7,7 @@
 
 #include "plan/placement/model.h"
 
-namespace berth::planner {
+namespace berth::internal::planner {
 
 class TimeIndex {
  public:
@@ -40,4 +40,4 @@ class TimeIndex {
   std::vector<Level> levels_;
 };
 
-}  // namespace berth::planner
+}  // namespace berth::internal::planner

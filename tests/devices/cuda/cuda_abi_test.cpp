@@ -11,7 +11,7 @@
 #include <tuple>
 #include <type_traits>
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 // Two parameters pass alike if they have one size and are both pointers or both not.
@@ -156,6 +156,6 @@ TEST(CudaAbi, AgreesWithTheToolkitsHeaders) {
 }
 
 }  // namespace
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda
 
 #endif  // BERTH_HAS_CUDA_H

@@ -8,6 +8,9 @@
 #include "doubles/cuda/cuda_kernels.h"
 
 namespace berth::conformance {
+
+using namespace internal;
+
 namespace {
 
 using berth::cuda_test::cuda_double;

@@ -8,7 +8,7 @@
 #include "devices/cuda/cuda_driver.h"
 #include "doubles/cuda/cuda_testing.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 using cuda_test::cuda_double;
@@ -333,4 +333,4 @@ TEST_F(CudaDouble, GivesAFunctionInTheFormOfTheVersionAskedFor) {
 }
 
 }  // namespace
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -4,7 +4,7 @@
 
 #include "doubles/cuda/cuda_testing.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 namespace {
 
 using cuda_test::cuda_double;
@@ -47,4 +47,4 @@ TEST_F(CudaDriver, MapsTheDriversCodesToOurs) {
 }
 
 }  // namespace
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

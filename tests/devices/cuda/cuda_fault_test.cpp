@@ -13,6 +13,9 @@
 #include "support/fault_scenarios.h"
 
 namespace berth {
+
+using namespace internal;
+
 namespace {
 
 using cuda_test::cuda_double;

@@ -12,6 +12,9 @@
 #endif
 
 namespace berth::conformance {
+
+using namespace internal;
+
 namespace {
 
 #ifdef __APPLE__

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace mine = berth::wgpu;
+namespace mine = berth::internal::wgpu;
 
 #define SAME_SIZE(ours, theirs) \
   static_assert(sizeof(mine::ours) == sizeof(theirs) && alignof(mine::ours) == alignof(theirs))

@@ -9,6 +9,9 @@
 #include "devices/webgpu/webgpu_device.h"
 
 namespace berth::conformance {
+
+using namespace internal;
+
 namespace {
 
 constexpr std::string_view kAdd = R"(

@@ -11,6 +11,9 @@
 #include "doubles/webgpu_shim.h"
 
 namespace berth::test {
+
+using namespace internal;
+
 namespace {
 
 constexpr std::string_view kScale = R"(

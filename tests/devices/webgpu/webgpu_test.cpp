@@ -13,6 +13,9 @@
 #include "support/support.h"
 
 namespace berth::test {
+
+using namespace internal;
+
 namespace {
 
 using webgpu::AdapterChoice;

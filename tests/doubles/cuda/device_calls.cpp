@@ -9,7 +9,7 @@ namespace {
 
 using cuda_double::DeviceContext;
 using cuda_double::State;
-using namespace berth::cuda;  // NOLINT
+using namespace berth::internal::cuda;  // NOLINT
 
 struct NamedStatus {
   Status status;
@@ -74,7 +74,7 @@ bool known(State& state, Ordinal device) {
 
 }  // namespace
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 extern "C" {
 
 Status cuGetProcAddress_v2(const char* name, void** function, int version, std::uint64_t, ProcAddressResult* result) {
@@ -300,4 +300,4 @@ Status cuCtxSynchronize() {
 }
 
 }  // extern "C"
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

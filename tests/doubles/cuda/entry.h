@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 extern "C" {
 #define BERTH_DECLARE(name, symbol, version, need, parameters) \
   __attribute__((visibility("default"))) Status symbol parameters;
@@ -13,7 +13,7 @@ BERTH_CUDA_FUNCTIONS(BERTH_DECLARE)
 __attribute__((visibility("default"))) Status cuGetProcAddress_v2(const char* name, void** function, int version,
                                                                   std::uint64_t flags, ProcAddressResult* result);
 }
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda
 
 // The head of a call: takes the state and its lock, counts the call, and lets it fail if it was told to.
 #define DOUBLE_ENTER(name)                        \

@@ -29,7 +29,7 @@ Mapping* allocation(State& state, std::uint64_t start, std::initializer_list<Mem
 
 }  // namespace
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 extern "C" {
 
 Status cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
@@ -350,4 +350,4 @@ Status cuPointerGetAttribute(void* value, PointerAttribute attribute, Address po
 }
 
 }  // extern "C"
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -137,7 +137,7 @@ using cuda_double::FunctionState;
 using cuda_double::ModuleState;
 using cuda_double::Range;
 using cuda_double::State;
-using namespace berth::cuda;  // NOLINT
+using namespace berth::internal::cuda;  // NOLINT
 
 const FunctionState* function_of(State& state, Function handle, const cuda_double::DeviceContext* context) {
   for (const auto& [module_handle, module] : state.modules) {
@@ -151,7 +151,7 @@ const FunctionState* function_of(State& state, Function handle, const cuda_doubl
 
 }  // namespace
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 extern "C" {
 
 Status cuModuleLoadData(Module* handle, const void* image) {
@@ -256,4 +256,4 @@ Status cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
 }
 
 }  // extern "C"
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

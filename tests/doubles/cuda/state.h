@@ -19,7 +19,7 @@
 
 namespace cuda_double {
 
-using namespace berth::cuda;  // NOLINT: the double speaks the driver's own vocabulary throughout
+using namespace berth::internal::cuda;  // NOLINT: the double speaks the driver's own vocabulary throughout
 
 inline constexpr unsigned char kFreshByte = 0xCD;
 inline constexpr unsigned char kFreedByte = 0xDD;

@@ -15,7 +15,7 @@ using cuda_double::Range;
 using cuda_double::spell;
 using cuda_double::State;
 using cuda_double::StreamState;
-using namespace berth::cuda;  // NOLINT
+using namespace berth::internal::cuda;  // NOLINT
 using Lock = std::unique_lock<std::mutex>;
 
 template <class Handle>
@@ -150,7 +150,7 @@ void send(State& state, Lock& lock, const char* call, const std::shared_ptr<Stre
   if (stream == nullptr) return state.misuse(kCall, "unknown stream", kErrorInvalidHandle); \
   if (stream->context != context) return state.misuse(kCall, "a stream of another context", kErrorInvalidHandle)
 
-namespace berth::cuda {
+namespace berth::internal::cuda {
 extern "C" {
 
 Status cuStreamCreate(Stream* handle, unsigned flags) {
@@ -414,4 +414,4 @@ Status cuMemsetD32Async(Address target, unsigned value, std::size_t count, Strea
 }
 
 }  // extern "C"
-}  // namespace berth::cuda
+}  // namespace berth::internal::cuda

@@ -2,7 +2,7 @@
 
 #include <system_error>
 
-namespace berth {
+namespace berth::internal {
 
 std::filesystem::path program_path() {
   constexpr const char* kSelf = "/proc/self/exe";
@@ -13,4 +13,4 @@ std::filesystem::path program_path() {
   return error ? std::filesystem::path{} : path;
 }
 
-}  // namespace berth
+}  // namespace berth::internal

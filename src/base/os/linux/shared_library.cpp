@@ -7,7 +7,7 @@
 
 #include "base/os/system_pages.h"
 
-namespace berth {
+namespace berth::internal {
 namespace {
 
 struct Wanted {
@@ -60,4 +60,4 @@ std::size_t forget_library_pages(const void* symbol) noexcept {
   return wanted.forgotten;
 }
 
-}  // namespace berth
+}  // namespace berth::internal

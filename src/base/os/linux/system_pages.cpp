@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-namespace berth {
+namespace berth::internal {
 
 std::size_t page_bytes() noexcept {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -49,4 +49,4 @@ void punch_hole(int descriptor, std::uint64_t offset, std::uint64_t bytes) noexc
             static_cast<off_t>(bytes));
 }
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -1,6 +1,6 @@
 #include "base/os/process_barrier.h"
 
-namespace berth {
+namespace berth::internal {
 
 bool prepare_process_barrier() noexcept {
   return true;
@@ -8,4 +8,4 @@ bool prepare_process_barrier() noexcept {
 
 void process_barrier() noexcept {}
 
-}  // namespace berth
+}  // namespace berth::internal

@@ -6,7 +6,7 @@
 #include <string>
 #include <system_error>
 
-namespace berth {
+namespace berth::internal {
 
 std::filesystem::path program_path() {
   std::uint32_t bytes = 0;
@@ -18,4 +18,4 @@ std::filesystem::path program_path() {
   return error ? std::filesystem::path{} : path;
 }
 
-}  // namespace berth
+}  // namespace berth::internal

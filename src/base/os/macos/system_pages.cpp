@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace berth {
+namespace berth::internal {
 
 std::size_t page_bytes() noexcept {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -41,4 +41,4 @@ int open_unnamed(const char*) noexcept {
 
 void punch_hole(int, std::uint64_t, std::uint64_t) noexcept {}
 
-}  // namespace berth
+}  // namespace berth::internal
