@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   berth::cli::add_plan_command(app, exit_code);
   berth::cli::add_inspect_command(app, exit_code);
   berth::cli::add_convert_command(app, exit_code);
+  berth::cli::add_tflite_command(app, exit_code);
   berth::cli::add_run_command(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -10,6 +10,7 @@
 
 #include "base/os/system_pages.h"
 #include "base/try.h"
+#include "engines/flatbuffer.h"
 #include "engines/onnxruntime_session.h"
 
 namespace berth::internal::ort {
@@ -19,46 +20,6 @@ constexpr std::uint64_t kLongest = std::numeric_limits<std::int32_t>::max();
 
 // The field numbers on the path to a weight.
 constexpr unsigned kSessionModel = 1, kModelGraph = 7, kGraphInitialisers = 0, kTensorBytes = 4;
-
-// Reads a flatbuffer. After the first position outside the file, everything reads as zero and `broken_at` holds that
-// position.
-class Flatbuffer {
- public:
-  explicit Flatbuffer(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <class T>
-  T number(std::uint64_t at) {
-    T value{};
-    if (!holds(at, sizeof value)) return value;
-    std::memcpy(&value, bytes_.data() + at, sizeof value);
-    return value;
-  }
-
-  // The target of the 32-bit distance at this position.
-  std::uint64_t follow(std::uint64_t at) { return at + number<std::uint32_t>(at); }
-
-  // The position of a field of a table; 0 if the table does not have it.
-  std::uint64_t field(std::uint64_t table, unsigned index) {
-    const std::uint64_t layout = table - static_cast<std::uint64_t>(std::int64_t{number<std::int32_t>(table)});
-    const std::uint64_t entry = 4 + 2 * std::uint64_t{index};
-    if (entry + 2 > number<std::uint16_t>(layout)) return 0;
-    const auto distance = number<std::uint16_t>(layout + entry);
-    return distance == 0 ? 0 : table + distance;
-  }
-
-  bool holds(std::uint64_t at, std::uint64_t size) {
-    if (broken) return false;
-    broken = at > bytes_.size() || size > bytes_.size() - at;
-    if (broken) broken_at = at;
-    return !broken;
-  }
-
-  bool broken = false;
-  std::uint64_t broken_at = 0;
-
- private:
-  std::span<const std::byte> bytes_;
-};
 
 class OpenFile {
  public:

@@ -58,6 +58,8 @@ STRANGERS = [("src/plan/validate", ["src/plan/placement/", "src/plan/order/", "s
 PRIVATE_HEADERS = {
     # Macros stay out of the public headers.
     "base/try.h": ["cli", "python"],
+    # What the program writes appears complete or not at all, as what the library writes.
+    "base/atomic_file.h": ["cli"],
     # The program finds its own file to start itself again. This is the operating system's business, not the library's.
     "base/os/program_path.h": ["cli"],
     # The session that `berth run` and the Python module share. Its interface is not yet promised to users.

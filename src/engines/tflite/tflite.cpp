@@ -1,0 +1,288 @@
+#include "berth/engines/tflite.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/round_up.h"
+#include "base/try.h"
+#include "berth/plan/order.h"
+#include "engines/tflite/tflite_model.h"
+
+namespace berth::engines {
+
+using namespace internal;
+
+namespace {
+
+using tflite::Model;
+
+constexpr std::uint64_t kAlignment = 16;  // of every tensor in the runtime's arena
+
+// A file of a few hundred bytes can ask for 2^64 runs of a subgraph, or for runs within runs without end.
+constexpr std::size_t kMostWork = 10'000'000;
+constexpr int kDeepest = 64;
+
+// When each tensor of each subgraph holds data, as the runtime counts: the inputs of a subgraph exist before its first
+// operator, its outputs until after the last, an operator's tensors also while the subgraphs that it runs do, and a
+// tensor that nothing uses at the very beginning. A subgraph that runs several times has several intervals.
+class Lifetimes {
+ public:
+  explicit Lifetimes(const Model& model) : model_(model) {
+    for (const tflite::Subgraph& each : model.subgraphs) intervals_.emplace_back(each.tensors.size());
+    open_.resize(model.subgraphs.size());
+  }
+
+  Result<void> mark(std::span<const std::uint32_t> main_order) {
+    BERTH_TRY(run(0, main_order));
+    for (auto& subgraph : intervals_)
+      for (auto& tensor : subgraph)
+        if (tensor.empty()) tensor.push_back({0, 1});
+    return {};
+  }
+
+  const std::vector<LevelRange>& of(std::size_t subgraph, std::size_t tensor) const {
+    return intervals_[subgraph][tensor];
+  }
+
+ private:
+  Result<void> run(std::uint32_t index, std::span<const std::uint32_t> order) {
+    const tflite::Subgraph& graph = model_.subgraphs[index];
+    if (open_[index]) return Error(Code::kUnsupported, Layer::kEngine, "subgraph {} runs itself", index);
+    work_ += 1 + graph.tensors.size() + graph.operators.size();
+    if (work_ > kMostWork || ++depth_ > kDeepest)
+      return Error(Code::kUnsupported, Layer::kEngine, "the subgraphs run each other too often or too deeply");
+    open_[index] = true;
+    constexpr std::int64_t kNever = -1;
+    std::vector<std::int64_t> first(graph.tensors.size(), kNever), last(graph.tensors.size(), kNever);
+    for (const auto* list : {&graph.inputs, &graph.outputs})
+      for (const std::uint32_t tensor : *list) first[tensor] = last[tensor] = level_;
+    for (std::size_t k = 0; k < graph.operators.size(); ++k) {
+      const tflite::Operator& each = graph.operators[order.empty() ? k : order[k]];
+      ++level_;
+      for (const std::uint32_t tensor : each.outputs) first[tensor] = level_;
+      for (const std::uint32_t called : each.calls) {
+        ++level_;
+        BERTH_TRY(run(called, {}));
+      }
+      for (const auto* list : {&each.inputs, &each.outputs})
+        for (const std::uint32_t tensor : *list) last[tensor] = level_;
+    }
+    for (const std::uint32_t tensor : graph.outputs) last[tensor] = level_;
+    for (std::size_t i = 0; i < graph.tensors.size(); ++i)
+      if (last[i] != kNever) intervals_[index][i].push_back({std::max<std::int64_t>(first[i], 0), last[i] + 1});
+    open_[index] = false;
+    --depth_;
+    return {};
+  }
+
+  const Model& model_;
+  std::int64_t level_ = 0;
+  std::size_t work_ = 0;
+  int depth_ = 0;
+  std::vector<bool> open_;  // subgraphs that run now
+  std::vector<std::vector<std::vector<LevelRange>>> intervals_;
+};
+
+std::uint64_t arena_bytes(const tflite::Tensor& tensor) {
+  return tensor.in_arena && tensor.bytes ? round_up(*tensor.bytes, kAlignment) : 0;
+}
+
+Lifetime lifetime_over(std::vector<LevelRange> intervals) {
+  std::sort(intervals.begin(), intervals.end(), [](auto a, auto b) { return a.first < b.first; });
+  Lifetime life{.first = intervals.front().first, .last = intervals.front().last};
+  for (const LevelRange each : intervals) {
+    if (each.first > life.last) life.gaps.push_back({life.last, each.first});
+    life.last = std::max(life.last, each.last);
+  }
+  return life;
+}
+
+// What is planned: one lifetime for each index of a tensor, which stands for the tensors with that index in all
+// subgraphs. Versions of the runtime read the offsets of the first subgraph for all of them, against the format; a plan
+// in which they agree is right either way. `nodes` has the lifetime of each index, or kNoNode.
+PlanProblem problem_of(const Model& model, const Lifetimes& lifetimes, std::vector<std::uint32_t>& nodes) {
+  PlanProblem problem{.alignment = kAlignment};
+  std::size_t most = 0;
+  for (const tflite::Subgraph& each : model.subgraphs) most = std::max(most, each.tensors.size());
+  nodes.assign(most, kNoNode);
+  for (std::size_t i = 0; i < most; ++i) {
+    std::vector<LevelRange> intervals;
+    std::uint64_t bytes = 0;
+    const std::string* name = nullptr;
+    for (std::size_t s = 0; s < model.subgraphs.size(); ++s) {
+      if (i >= model.subgraphs[s].tensors.size()) continue;
+      const tflite::Tensor& tensor = model.subgraphs[s].tensors[i];
+      if (arena_bytes(tensor) == 0) continue;
+      bytes = std::max(bytes, arena_bytes(tensor));
+      const auto& more = lifetimes.of(s, i);
+      intervals.insert(intervals.end(), more.begin(), more.end());
+      if (name == nullptr) name = &tensor.name;
+    }
+    if (bytes == 0) continue;
+    nodes[i] = static_cast<std::uint32_t>(problem.lifetimes.size());
+    Lifetime life = lifetime_over(std::move(intervals));
+    life.bytes = bytes;
+    life.label = *name;
+    problem.lifetimes.push_back(std::move(life));
+  }
+  return problem;
+}
+
+// The tensors as the runtime plans them: each by itself, without gaps.
+std::vector<Lifetime> stock_lifetimes(const Model& model, const Lifetimes& lifetimes) {
+  std::vector<Lifetime> out;
+  for (std::size_t s = 0; s < model.subgraphs.size(); ++s)
+    for (std::size_t i = 0; i < model.subgraphs[s].tensors.size(); ++i) {
+      const std::uint64_t bytes = arena_bytes(model.subgraphs[s].tensors[i]);
+      if (bytes == 0) continue;
+      const auto& intervals = lifetimes.of(s, i);
+      out.push_back({.bytes = bytes, .first = intervals.front().first, .last = intervals.back().last});
+    }
+  return out;
+}
+
+// The size that the runtime's own rule needs: tensors by descending size, of equal ones the later first, each at the
+// lowest offset where it fits beside those placed before.
+std::uint64_t stock_bytes(std::span<const Lifetime> lifetimes) {
+  struct Placed {
+    std::uint64_t offset;
+    const Lifetime* life;
+  };
+  std::vector<const Lifetime*> lives;
+  for (auto each = lifetimes.rbegin(); each != lifetimes.rend(); ++each) lives.push_back(&*each);
+  std::stable_sort(lives.begin(), lives.end(),
+                   [](const Lifetime* a, const Lifetime* b) { return a->bytes > b->bytes; });
+  std::vector<Placed> placed;  // by offset
+  std::uint64_t size = 0;
+  for (const Lifetime* life : lives) {
+    std::uint64_t offset = 0;
+    for (const Placed& other : placed) {
+      if (other.life->first >= life->last || life->first >= other.life->last) continue;
+      if (other.offset >= offset && other.offset - offset >= life->bytes) break;
+      offset = std::max(offset, other.offset + other.life->bytes);
+    }
+    const auto behind = std::upper_bound(placed.begin(), placed.end(), offset,
+                                         [](std::uint64_t at, const Placed& other) { return at < other.offset; });
+    placed.insert(behind, {offset, life});
+    size = std::max(size, offset + life->bytes);
+  }
+  return size;
+}
+
+// The operators as a graph for order_for_memory: a node for each operator, one for each input of the graph, and one for
+// each further output of an operator, which follows its operator.
+Result<std::vector<std::uint32_t>> low_order(const tflite::Subgraph& model) {
+  OrderGraph graph;
+  const auto count = static_cast<std::uint32_t>(model.operators.size());
+  graph.nodes.resize(count);
+  std::vector<std::uint32_t> node_of(model.tensors.size(), kNoNode);
+  const auto bytes_of = [&](std::uint32_t tensor) { return arena_bytes(model.tensors[tensor]); };
+  const auto add_node = [&](std::uint32_t tensor) {
+    node_of[tensor] = static_cast<std::uint32_t>(graph.nodes.size());
+    graph.nodes.push_back({.bytes = bytes_of(tensor)});
+  };
+  for (const std::uint32_t tensor : model.inputs)
+    if (node_of[tensor] == kNoNode) add_node(tensor);
+  std::uint32_t state = kNoNode;  // the last operator with state
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const tflite::Operator& each = model.operators[i];
+    for (std::size_t k = 0; k < each.outputs.size(); ++k) {
+      const std::uint32_t tensor = each.outputs[k];
+      if (k == 0) {
+        node_of[tensor] = i;
+        graph.nodes[i].bytes = bytes_of(tensor);
+      } else {
+        add_node(tensor);
+        graph.edges.push_back({i, node_of[tensor]});
+      }
+    }
+    if (!each.has_state) continue;
+    // A node without bytes between the two orders them and keeps no value alive.
+    const auto between = static_cast<std::uint32_t>(graph.nodes.size());
+    graph.nodes.push_back({});
+    if (state != kNoNode) graph.edges.push_back({state, i});
+    graph.edges.push_back({i, between});
+    state = between;
+  }
+  for (std::uint32_t i = 0; i < count; ++i)
+    for (const std::uint32_t tensor : model.operators[i].inputs)
+      if (node_of[tensor] != kNoNode && node_of[tensor] != i) graph.edges.push_back({node_of[tensor], i});
+  for (const std::uint32_t tensor : model.outputs)
+    if (node_of[tensor] != kNoNode) graph.nodes[node_of[tensor]].keep = true;
+  BERTH_TRY_ASSIGN(const MemoryOrder found, order_for_memory(graph));
+  std::vector<std::uint32_t> order;
+  for (const std::uint32_t node : found.order)
+    if (node < count) order.push_back(node);
+  return order;
+}
+
+// In a file made with care, parts overlap in ways that no reader notices until one of them moves.
+Result<void> check_written(std::span<const std::byte> file, const Model& model, std::span<const std::uint32_t> order) {
+  const auto read = tflite::read_model(file);
+  bool same = read && read->has_plan && read->subgraphs.size() == model.subgraphs.size();
+  for (std::size_t s = 0; same && s < model.subgraphs.size(); ++s) {
+    const tflite::Subgraph &before = model.subgraphs[s], &after = read->subgraphs[s];
+    same = before.tensors == after.tensors && before.inputs == after.inputs && before.outputs == after.outputs &&
+           before.operators.size() == after.operators.size();
+    for (std::size_t i = 0; same && i < before.operators.size(); ++i)
+      same = before.operators[s == 0 ? order[i] : i] == after.operators[i];
+  }
+  if (!same)
+    return Error(Code::kInvalidData, Layer::kEngine, "parts of the model overlap, so that it cannot be changed");
+  return {};
+}
+
+}  // namespace
+
+Result<TflitePlan> plan_tflite(std::span<const std::byte> file, const TfliteOptions& options) {
+  BERTH_TRY_ASSIGN(const Model model, tflite::read_model(file));
+  TflitePlan out;
+  const tflite::Subgraph& main = model.subgraphs.front();
+  out.had_plan = model.has_plan;
+  for (const tflite::Subgraph& each : model.subgraphs) {
+    out.operators += each.operators.size();
+    for (const tflite::Tensor& tensor : each.tensors) out.left_to_runtime += tensor.in_arena && !tensor.bytes;
+  }
+
+  std::vector<std::uint32_t> order(main.operators.size()), nodes;
+  std::iota(order.begin(), order.end(), 0u);
+  Lifetimes given(model);
+  BERTH_TRY(given.mark(order));
+  out.problem = problem_of(model, given, nodes);
+  out.stock_bytes = stock_bytes(stock_lifetimes(model, given));
+  BERTH_TRY_ASSIGN(out.plan, plan(out.problem, options.plan));
+  out.given_bytes = out.plan.size;
+  if (options.reorder) {
+    BERTH_TRY_ASSIGN(const std::vector<std::uint32_t> lower, low_order(main));
+    Lifetimes reordered(model);
+    BERTH_TRY(reordered.mark(lower));
+    PlanProblem problem = problem_of(model, reordered, nodes);
+    BERTH_TRY_ASSIGN(MemoryPlan better, plan(problem, options.plan));
+    if (better.size < out.plan.size) {
+      out.plan = std::move(better);
+      out.problem = std::move(problem);
+      out.reordered = true;
+      order = lower;
+    }
+  }
+  if (out.plan.size > out.stock_bytes)
+    return Error(
+        Code::kUnsupported, Layer::kEngine,
+        "the {} subgraphs must share their offsets, and such a plan needs {b}, more than the {b} of the runtime's "
+        "own rule",
+        model.subgraphs.size(), out.plan.size, out.stock_bytes);
+  if (out.plan.size > std::numeric_limits<std::int32_t>::max())
+    return Error(Code::kInfeasible, Layer::kEngine, "the plan has {b}, and the format ends at {b}", out.plan.size,
+                 std::uint64_t{1} << 31);
+  std::vector<std::int32_t> offsets;
+  for (const tflite::Subgraph& each : model.subgraphs)
+    for (std::size_t i = 0; i < each.tensors.size(); ++i)
+      offsets.push_back(arena_bytes(each.tensors[i]) == 0 ? -1
+                                                          : static_cast<std::int32_t>(out.plan.slots[nodes[i]].offset));
+  BERTH_TRY_ASSIGN(out.file, tflite::write_model(file, model, offsets, order));
+  BERTH_TRY(check_written(out.file, model, order));
+  return out;
+}
+
+}  // namespace berth::engines
