@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <set>
+#include <utility>
 
 #include "base/os/shared_library.h"
 #include "base/try.h"
@@ -12,6 +13,7 @@
 #include "engines/faulted_memory.h"
 #include "engines/onnxruntime_abi.h"
 #include "engines/onnxruntime_library.h"
+#include "engines/weight_memory.h"
 
 namespace berth::engines {
 
@@ -20,6 +22,9 @@ using namespace internal;
 namespace {
 
 constexpr double kPlanningSeconds = 0.03;
+
+// The load that the calling thread makes; 0: none.
+thread_local std::uint64_t current_load = 0;
 
 // Environments with a memory attached: the engine itself would silently replace one by another.
 struct Attached {
@@ -41,8 +46,11 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
        OnnxRuntimeOptions options)
       : ort::Allocator{
             .version = ort::kAllocatorVersion,
-            .alloc = [](ort::Allocator* self, std::size_t bytes) { return of(self).replay.allocate(bytes); },
-            .free = [](ort::Allocator* self, void* memory) { of(self).replay.release(memory); },
+            .alloc = [](ort::Allocator* self, std::size_t bytes) { return of(self).allocate(bytes); },
+            .free =
+                [](ort::Allocator* self, void* memory) {
+                  if (!of(self).release_weight(memory)) of(self).replay.release(memory);
+                },
             .info = [](const ort::Allocator* self) -> const ort::MemoryInfo* {
               return static_cast<const Impl*>(self)->info_;
             },
@@ -67,16 +75,29 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
 
   const ort::Api& api;
   Replay replay;
+  WeightMemory weights;
+  std::atomic<bool> has_loaded{false};  // a Load was made: pointers may be of `weights`
   std::atomic<std::uint64_t> weight_bytes{0};
   bool registered = false;
 
  private:
   static Impl& of(ort::Allocator* self) noexcept { return *static_cast<Impl*>(self); }
 
+  void* allocate(std::size_t bytes) noexcept {
+    if (current_load == 0 || bytes < WeightMemory::kSmallest || bytes > SIZE_MAX / 2) return replay.allocate(bytes);
+    // MLAS reads up to 63 bytes past the end.
+    if (void* memory = weights.allocate(bytes + 64, current_load)) return memory;
+    return replay.allocate(bytes);
+  }
+
+  bool release_weight(void* memory) noexcept {
+    return memory != nullptr && has_loaded.load(std::memory_order_acquire) && weights.release(memory);
+  }
+
   void* reserve_weights(std::size_t bytes) noexcept {
     if (before_weights_) before_weights_();
     weight_bytes.fetch_add(bytes, std::memory_order_relaxed);
-    return replay.allocate(bytes);
+    return allocate(bytes);
   }
 
   ort::Env* env_;
@@ -129,6 +150,25 @@ Result<void> OnnxRuntimeMemory::prepare(OrtSessionOptions* session_options) cons
   BERTH_TRY(ort::check(api, api.add_session_config_entry(options, "session.use_env_allocators", "1"),
                        "use the environment's allocator"));
   return ort::check(api, api.disable_mem_pattern(options), "allocate each tensor by itself");
+}
+
+OnnxRuntimeMemory::Load::Load(OnnxRuntimeMemory& memory, std::string folder)
+    : memory_(memory), folder_(std::move(folder)), before_(current_load) {
+  static std::atomic<std::uint64_t> numbers{0};
+  number_ = numbers.fetch_add(1, std::memory_order_relaxed) + 1;
+  memory_.impl_->has_loaded.store(true, std::memory_order_release);
+  current_load = number_;
+}
+
+OnnxRuntimeMemory::Load::~Load() {
+  if (!ended_) current_load = before_;
+}
+
+SharedWeights OnnxRuntimeMemory::Load::end() {
+  if (std::exchange(ended_, true)) return {};
+  current_load = before_;
+  WeightMemory::Shared shared = memory_.impl_->weights.share(folder_, number_);
+  return {.bytes = shared.bytes, .shared = shared.shared, .problem = std::move(shared.problem)};
 }
 
 void OnnxRuntimeMemory::forget_loading() const noexcept {

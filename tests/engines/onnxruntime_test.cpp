@@ -178,6 +178,29 @@ TEST_F(OnnxRuntime, RunsFromAMappedModelWithTheSameBitsAndFewerWeightBytes) {
   }
 }
 
+TEST_F(OnnxRuntime, SharesWhatALoadKeepsThroughAFolderWithTheSameBits) {
+  testing::write_tiny_onnx(path_, 512);
+  const Outputs expected = stock(48);
+  auto memory = engine_->attach_memory().value();
+  const std::string folder = (folder_ / "weights").string();
+  for (int i = 0; i < 2; ++i) {
+    engines::OnnxRuntimeMemory::Load load(*memory, folder);
+    auto model = engine_->open({.model = path_, .memory = memory.get()}).value();
+    const engines::SharedWeights shared = load.end();
+    EXPECT_EQ(shared.problem, "");
+    EXPECT_GE(shared.bytes, 64u * 512 * 4);
+    EXPECT_EQ(shared.shared, shared.bytes);
+    EXPECT_EQ(load.end().bytes, 0u) << "it has ended";
+    std::vector<Tensor> inputs = rows(48);
+    model->bind(inputs).value();
+    for (int run = 0; run < 3; ++run) {
+      auto scope = memory->run("48 of " + std::to_string(i));
+      EXPECT_EQ(copy(model->run().value()), expected);
+    }
+  }
+  EXPECT_FALSE(std::filesystem::is_empty(folder));
+}
+
 TEST_F(OnnxRuntime, ReportsTheStockArenaAndWhereItPutsThings) {
   auto model = engine_->open({.model = path_}).value();
   std::vector<Tensor> inputs = rows(96);

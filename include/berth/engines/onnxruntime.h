@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "berth/base/result.h"
@@ -47,6 +48,13 @@ struct OnnxRuntimeOptions {
   // Called before memory for weights is allocated during session creation: an opportunity to release file pages that
   // were already read.
   std::function<void()> before_weights = nullptr;
+};
+
+// What OnnxRuntimeMemory::Load did with the memory of one load.
+struct SharedWeights {
+  std::uint64_t bytes = 0;   // allocated while loading and kept: weights, and what kernels pack from them
+  std::uint64_t shared = 0;  // of these, in pages that all processes share
+  std::string problem;       // why not all of them are; empty if they are
 };
 
 class OnnxRuntimeMemory {
@@ -87,6 +95,29 @@ class OnnxRuntimeMemory {
     Result<void> status;
   };
   Run run(std::string_view key) { return Run(replay(), key); }
+
+  // Sessions that the calling thread creates from the construction of this object to end(). What they allocate and keep
+  // is then shared with all processes that load the same: each block of at least 16 KiB is written to a file in
+  // `folder`, named after its content, or compared with the file that is there, and its pages are replaced by those of
+  // the file. Outputs cannot change: what differs is not replaced. The files may be deleted at any time by a program
+  // that finds them unused; they must not be written to. One load per thread at a time.
+  class [[nodiscard]] Load {
+   public:
+    Load(OnnxRuntimeMemory& memory, std::string folder);
+    ~Load();
+    Load(const Load&) = delete;
+    Load& operator=(const Load&) = delete;
+    // Ends the load and shares. A failure is in `problem`; the memory is then as the engine left it. Requires: the
+    // sessions are not used before it returns.
+    SharedWeights end();
+
+   private:
+    OnnxRuntimeMemory& memory_;
+    std::string folder_;
+    std::uint64_t number_;
+    std::uint64_t before_;  // the number of the load around this one, or 0
+    bool ended_ = false;
+  };
 
   // Releases the pages of the engine's code that this process has mapped. Starting the engine and loading a model touch
   // about 15 MiB of code that a run does not need; call this after the sessions are created. The next run takes one
