@@ -1,21 +1,55 @@
-// Sessions of ONNX Runtime with Berth as their memory. The engine has one environment per process, so all sessions
-// share one memory and one arena, which are destroyed with the last session. The Python interface is in
-// berth/onnxruntime.py.
-#include <nanobind/ndarray.h>
+// Berth as the memory of the engine inside the onnxruntime package. That engine exports nothing, but it opens libraries
+// of execution providers and gives each its interface. This module is such a library, one without a provider: Python
+// has the engine open it, and berth/onnxruntime then makes Berth the memory of the engine's environment. The engine has
+// one environment per process, which ends with the process, and so does the memory: an output may outlive its session.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/try.h"
 #include "berth/engines/onnxruntime.h"
 #include "bindings.h"
-#include "engines/onnxruntime_session.h"
+#include "engines/onnxruntime_abi.h"
+#include "engines/onnxruntime_library.h"
 #include "plan_binding.h"
+
+namespace ort = berth::internal::ort;
+
+namespace {
+
+// Set by the engine, from whichever thread makes it open this module.
+std::atomic<const ort::ApiBase*> engine_interface{nullptr};
+
+}  // namespace
+
+// The two functions of a library of execution providers. The lock of the environment is held during both, so nothing
+// may be registered here.
+extern "C" {
+__attribute__((visibility("default"))) ort::Status* CreateEpFactories(const char* /*name*/, const ort::ApiBase* base,
+                                                                      const void* /*logger*/, void** /*factories*/,
+                                                                      std::size_t /*max_factories*/,
+                                                                      std::size_t* count);
+__attribute__((visibility("default"))) ort::Status* ReleaseEpFactory(void* /*factory*/);
+}
+
+ort::Status* CreateEpFactories(const char* /*name*/, const ort::ApiBase* base, const void* /*logger*/,
+                               void** /*factories*/, std::size_t /*max_factories*/, std::size_t* count) {
+  engine_interface.store(base);
+  *count = 0;
+  return nullptr;
+}
+
+ort::Status* ReleaseEpFactory(void* /*factory*/) {
+  return nullptr;
+}
 
 namespace berth::python {
 
@@ -25,98 +59,69 @@ namespace {
 
 using engines::OnnxRuntimeMemory;
 
-// The environment and its memory. The memory is declared last because it is destroyed first.
-struct SharedEngine {
-  std::unique_ptr<ort::Engine> engine;
+// The memory of the engine's environment. Never destroyed.
+struct EngineMemory {
   std::unique_ptr<OnnxRuntimeMemory> memory;
   // Serialises beginning, ending and planning, so that a plan can be read. Never acquired with the interpreter lock
   // held.
   std::mutex mutex;
   unsigned running = 0;
 };
+std::atomic<EngineMemory*> engine_memory{nullptr};
 
-// A share of the engine. Counted under a separate lock: a new environment must not be created while the old one is
-// being destroyed.
-class EngineShare {
- public:
-  static Result<EngineShare> take(const std::string& folder) {
-    const std::lock_guard guard(mutex_);
-    if (shares_ == 0) {
-      auto made = std::make_unique<SharedEngine>();
-      BERTH_TRY_ASSIGN(made->engine, ort::Engine::create(folder));
-      BERTH_TRY_ASSIGN(made->memory, made->engine->attach_memory());
-      engine_ = std::move(made);
-    }
-    ++shares_;
-    return EngineShare(++next_number_);
-  }
-  EngineShare(EngineShare&& other) noexcept : number_(std::exchange(other.number_, 0)) {}
-  EngineShare& operator=(EngineShare&&) = delete;
-  ~EngineShare() {
-    if (number_ == 0) return;
-    const std::lock_guard guard(mutex_);
-    if (--shares_ == 0) engine_.reset();
-  }
-  SharedEngine& operator*() const noexcept { return *engine_; }
-  SharedEngine* operator->() const noexcept { return engine_.get(); }
-  // Never repeats.
-  std::uint64_t number() const noexcept { return number_; }
-
- private:
-  explicit EngineShare(std::uint64_t number) : number_(number) {}
-  std::uint64_t number_;
-
-  static inline std::mutex mutex_;
-  static inline unsigned shares_ = 0;
-  static inline std::uint64_t next_number_ = 0;
-  static inline std::unique_ptr<SharedEngine> engine_;
-};
-
-// A copy of an output in separate memory: the memory of the engine is reused by the next run.
-struct CopiedOutput {
-  int element_type = 0;
-  std::vector<std::int64_t> shape;
-  std::unique_ptr<std::byte[]> bytes;
-  std::size_t size = 0;
-};
-
-Result<CopiedOutput> copy_of(const ort::Output& output) {
-  BERTH_TRY_ASSIGN(ort::Output::View view, output.view());
-  CopiedOutput copy{.element_type = view.element_type,
-                    .shape = std::move(view.shape),
-                    .bytes = std::make_unique_for_overwrite<std::byte[]>(view.bytes.size() + 1),
-                    .size = view.bytes.size()};
-  if (copy.size != 0) std::memcpy(copy.bytes.get(), view.bytes.data(), copy.size);
-  return copy;
+EngineMemory& attached() {
+  EngineMemory* memory = engine_memory.load();
+  if (memory == nullptr)
+    raise(Error(Code::kDeviceUnavailable, Layer::kEngine, "the engine has not been given Berth's memory yet"));
+  return *memory;
 }
 
-class EngineSession {
+Result<void> attach() {
+  static std::mutex once;
+  const std::lock_guard guard(once);
+  if (engine_memory.load() != nullptr) return {};
+  const ort::ApiBase* base = engine_interface.load();
+  if (base == nullptr)
+    return Error(Code::kDeviceUnavailable, Layer::kEngine, "the engine has not opened this module: register it first");
+  const ort::Api* api = base->get_api(ort::kApiVersion);
+  if (api == nullptr)
+    return Error::with_text(Code::kDeviceUnavailable, Layer::kEngine,
+                            "ONNX Runtime 1." + std::to_string(ort::kApiVersion) + " or newer is needed, this is " +
+                                base->get_version() + ": pip install -U onnxruntime");
+  ort::Env* environment = nullptr;  // the one that exists, counted once more
+  BERTH_TRY(ort::check(*api, api->create_env(2, "berth", &environment), "give its environment"));
+  auto made = std::make_unique<EngineMemory>();
+  BERTH_TRY_ASSIGN(made->memory, OnnxRuntimeMemory::attach(reinterpret_cast<const OrtApi*>(api),
+                                                           reinterpret_cast<OrtEnv*>(environment)));
+  engine_memory.store(made.release());
+  return {};
+}
+
+// The runs of one session: names them for the replay, and keeps what the last one did.
+class SessionRuns {
  public:
-  static Result<std::unique_ptr<EngineSession>> open(const std::string& folder, ort::SessionSettings settings) {
-    BERTH_TRY_ASSIGN(EngineShare share, EngineShare::take(folder));
-    settings.memory = share->memory.get();
-    BERTH_TRY_ASSIGN(auto model, share->engine->open(settings));
-    return std::unique_ptr<EngineSession>(new EngineSession(std::move(share), std::move(model)));
+  SessionRuns() : engine_(attached()) {
+    static std::atomic<std::uint64_t> numbers{0};
+    number_ = std::to_string(numbers.fetch_add(1) + 1);
   }
 
-  const ort::Model& model() const noexcept { return *model_; }
+  // A run is named by its kind and its dimensions: runs with equal names are expected to make equal requests.
+  void begin(const std::string& kind, const std::vector<std::int64_t>& dimensions) {
+    const std::string key = key_of(kind, dimensions);
+    const std::lock_guard guard(engine_.mutex);
+    ++engine_.running;
+    note(engine_.memory->replay().begin_run(key));
+  }
 
-  Result<std::vector<CopiedOutput>> run(std::span<const ort::InputView> inputs, std::span<const std::size_t> outputs) {
-    std::string key = std::to_string(share_.number());
-    for (const ort::InputView& input : inputs) {
-      key += '|';
-      for (const std::int64_t extent : input.shape) key += std::to_string(extent) + ',';
-    }
-    // Other outputs, other requests.
-    for (const std::size_t output : outputs) key += ':' + std::to_string(output);
-    const RunScope scope(*this, std::move(key));
-    BERTH_TRY_ASSIGN(const std::vector<ort::Output> made, model_->run(inputs, outputs));
-    std::vector<CopiedOutput> copies;
-    for (const ort::Output& output : made) {
-      BERTH_TRY_ASSIGN(CopiedOutput copy, copy_of(output));
-      copies.push_back(std::move(copy));
-    }
-    return copies;
+  // A new key is planned here, when its outputs are released and nobody else runs.
+  void end(const std::string& kind, const std::vector<std::int64_t>& dimensions) {
+    std::string key = key_of(kind, dimensions);
+    const std::lock_guard guard(engine_.mutex);
+    Replay& replay = engine_.memory->replay();
+    last_ = replay.end_run();
+    ++runs_;
+    last_key_ = std::move(key);
+    if (--engine_.running == 0 && last_.recorded) note(replay.plan_recorded());
   }
 
   struct Report {
@@ -129,13 +134,13 @@ class EngineSession {
     std::string problem;
   };
   Report report() const {
-    const std::lock_guard guard(share_->mutex);
-    const Replay& replay = share_->memory->replay();
+    const std::lock_guard guard(engine_.mutex);
+    const Replay& replay = engine_.memory->replay();
     Report report{.last = last_,
                   .all = replay.counters(),
                   .runs = runs_,
                   .live_peak = 0,
-                  .weight_bytes = share_->memory->weight_bytes(),
+                  .weight_bytes = engine_.memory->weight_bytes(),
                   .planned = std::nullopt,
                   .problem = problem_};
     if (const ReplayTrace* trace = replay.trace(last_key_)) {
@@ -146,85 +151,27 @@ class EngineSession {
   }
 
  private:
-  EngineSession(EngineShare share, std::unique_ptr<ort::Model> model)
-      : share_(std::move(share)), model_(std::move(model)) {}
-
-  // One run of the replay. A new key is planned at its end, when its outputs are released and nobody else runs.
-  class RunScope {
-   public:
-    RunScope(EngineSession& session, std::string key) : session_(session), key_(std::move(key)) {
-      const std::lock_guard guard(engine().mutex);
-      ++engine().running;
-      session_.note(engine().memory->replay().begin_run(key_));
-    }
-    ~RunScope() {
-      const std::lock_guard guard(engine().mutex);
-      Replay& replay = engine().memory->replay();
-      const ReplayRun did = replay.end_run();
-      ++session_.runs_;
-      session_.last_ = did;
-      session_.last_key_.swap(key_);
-      if (--engine().running == 0 && did.recorded) session_.note(replay.plan_recorded());
-    }
-    RunScope(const RunScope&) = delete;
-    RunScope& operator=(const RunScope&) = delete;
-
-   private:
-    SharedEngine& engine() const noexcept { return *session_.share_; }
-    EngineSession& session_;
-    std::string key_;
-  };
+  std::string key_of(const std::string& kind, const std::vector<std::int64_t>& dimensions) const {
+    std::string text = number_ + '|' + kind;
+    for (const std::int64_t dimension : dimensions) text += ',' + std::to_string(dimension);
+    return text;
+  }
 
   // The plan or the arena could not be made: the run is served by the pool, and the report says why.
   void note(const Result<void>& result) {
     if (!result) problem_ = result.error().message();
   }
 
-  EngineShare share_;
-  std::unique_ptr<ort::Model> model_;
-  // Guarded by the shared engine's mutex.
+  EngineMemory& engine_;
+  std::string number_;
+  // Guarded by the mutex of the engine.
   ReplayRun last_;
   std::string last_key_, problem_;
   std::uint64_t runs_ = 0;
 };
 
-nb::list describe(const std::vector<ort::TensorSpec>& specs) {
-  nb::list all;
-  for (const ort::TensorSpec& spec : specs) {
-    nb::list shape;
-    for (std::size_t i = 0; i < spec.shape.size(); ++i) {
-      if (spec.shape[i] >= 0)
-        shape.append(spec.shape[i]);
-      else if (!spec.symbols[i].empty())
-        shape.append(spec.symbols[i]);
-      else
-        shape.append(nb::none());
-    }
-    all.append(nb::make_tuple(spec.name, shape, ort::element_name(spec.element_type)));
-  }
-  return all;
-}
-
-nb::list run(EngineSession& self, nb::list inputs, const std::vector<std::size_t>& outputs) {
-  std::vector<std::unique_ptr<HostBytes>> held;
-  std::vector<ort::InputView> views;
-  for (nb::handle input : inputs) {
-    held.push_back(std::make_unique<HostBytes>(input[1], false));
-    views.push_back({nb::cast<std::vector<std::int64_t>>(input[0]), held.back()->bytes()});
-  }
-  std::vector<CopiedOutput> made = released([&] { return self.run(views, outputs); }).value();
-  nb::list all;
-  for (CopiedOutput& output : made) {
-    std::byte* bytes = output.bytes.release();
-    const nb::capsule owner(bytes, [](void* memory) noexcept { delete[] static_cast<std::byte*>(memory); });
-    const nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> array(bytes, {output.size}, owner);
-    all.append(nb::make_tuple(ort::element_name(output.element_type), nb::tuple(nb::cast(output.shape)), array));
-  }
-  return all;
-}
-
-nb::dict report(const EngineSession& self) {
-  EngineSession::Report report = released([&] { return self.report(); });
+nb::dict report(const SessionRuns& self) {
+  SessionRuns::Report report = released([&] { return self.report(); });
   nb::dict fields;
   fields["runs"] = report.runs;
   fields["recorded"] = report.last.recorded;
@@ -242,28 +189,40 @@ nb::dict report(const EngineSession& self) {
   return fields;
 }
 
+// Sessions that the calling thread creates between its construction and end().
+class SessionLoad {
+ public:
+  explicit SessionLoad(const std::string& folder) : load_(std::in_place, *attached().memory, folder) {}
+  nb::dict end() {
+    engines::SharedWeights shared;
+    if (load_) shared = released([&] { return load_->end(); });
+    load_.reset();
+    nb::dict fields;
+    fields["bytes"] = shared.bytes;
+    fields["shared"] = shared.shared;
+    fields["problem"] = shared.problem.empty() ? nb::object(nb::none()) : nb::cast(shared.problem);
+    return fields;
+  }
+
+ private:
+  std::optional<OnnxRuntimeMemory::Load> load_;
+};
+
 }  // namespace
 
 void bind_onnxruntime(nb::module_& module) {
-  nb::class_<EngineSession>(module, "_OnnxRuntimeSession", "Behind berth.onnxruntime.Session.")
-      .def("inputs", [](const EngineSession& self) { return describe(self.model().inputs()); })
-      .def("outputs", [](const EngineSession& self) { return describe(self.model().outputs()); })
-      .def("run", &run, nb::arg("inputs"), nb::arg("outputs"))
-      .def("report", &report);
   module.def(
-      "_onnxruntime_session",
-      [](const std::string& folder, const std::string& path, nb::handle bytes, int threads) {
-        std::optional<HostBytes> model;
-        if (!bytes.is_none()) model.emplace(bytes, false);
-        return released([&] {
-                 ort::SessionSettings settings{.model = path, .threads = threads};
-                 if (model) settings.bytes = model->bytes();
-                 return EngineSession::open(folder, std::move(settings));
-               })
-            .value()
-            .release();
-      },
-      nb::rv_policy::take_ownership, nb::arg("folder"), nb::arg("path"), nb::arg("bytes").none(), nb::arg("threads"));
+      "_onnxruntime_attach", [] { released([] { return attach(); }).value(); },
+      "Makes Berth the memory of the engine that has opened this module as a library of execution providers.");
+  nb::class_<SessionRuns>(module, "_OnnxRuntimeRuns", "Behind berth.onnxruntime.InferenceSession.")
+      .def(nb::init<>())
+      .def("begin", &SessionRuns::begin, nb::arg("kind"), nb::arg("dimensions"),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("end", &SessionRuns::end, nb::arg("kind"), nb::arg("dimensions"), nb::call_guard<nb::gil_scoped_release>())
+      .def("report", &report);
+  nb::class_<SessionLoad>(module, "_OnnxRuntimeLoad", "Shares what sessions load with other processes.")
+      .def(nb::init<const std::string&>(), nb::arg("folder"))
+      .def("end", &SessionLoad::end);
 }
 
 }  // namespace berth::python

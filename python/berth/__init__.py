@@ -50,7 +50,10 @@ from ._berth import (  # noqa: F401
     plan,
     statistics,
 )
-from . import _berth, onnxruntime  # noqa: F401
+from . import _berth
+
+if _typing.TYPE_CHECKING:
+    from . import onnxruntime  # noqa: F401
 
 # Held, so that host buffers made one after another are of one device: its last holder closes it.
 _host = device("CPU")
@@ -61,6 +64,14 @@ __all__ = [
     "device", "devices", "dtype_info", "dtypes", "from_dlpack", "limit", "load", "onnxruntime", "open", "plan",
     "read_recording", "record", "save", "statistics",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Imported on first use: it needs the package onnxruntime.
+    if name == "onnxruntime":
+        import importlib
+        return importlib.import_module(".onnxruntime", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 _Path = _typing.Union[str, "_os.PathLike[str]"]

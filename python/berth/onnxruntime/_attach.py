@@ -1,0 +1,94 @@
+"""Berth as the memory of the engine's environment, and of the sessions that other libraries make."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import onnxruntime as _engine
+
+from .. import _berth
+
+_lock = threading.Lock()
+_has_memory = False
+_attached = None        # while attach() is in force: what it was given
+_combined = {}
+
+
+def give_memory():
+    """Makes Berth the memory of the engine's environment, once per process. OSError if the engine refuses."""
+    global _has_memory
+    with _lock:
+        if _has_memory:
+            return
+        register = getattr(_engine, "register_execution_provider_library", None)
+        if register is None:
+            raise _too_old()
+        # The module is a library of execution providers without a provider. Opening it gives it the engine's interface;
+        # its lock is held meanwhile, so the memory is registered afterwards.
+        try:
+            register("berth", os.path.realpath(_berth.__file__))
+        except Exception as error:  # the engine has classes of its own for its failures
+            if "already registered" not in str(error):
+                raise
+        _berth._onnxruntime_attach()
+        _has_memory = True
+
+
+def _too_old():
+    error = OSError(f"ONNX Runtime 1.23 or newer is needed, this is {_engine.__version__}: pip install -U onnxruntime")
+    error.code = "DeviceUnavailable"
+    return error
+
+
+def attach(*, weights_cache=None):
+    """Makes every onnxruntime.InferenceSession that is created from now on one with Berth's memory.
+
+    This is for libraries that make their own sessions, also if they have imported the class already. Subclasses that
+    they have made get it too. `weights_cache` is that of InferenceSession. Calling it again changes the cache.
+    `detach()` ends it; sessions that exist stay as they are.
+    """
+    global _attached
+    from ._options import SessionOptions
+    from ._session import InferenceSession
+    give_memory()
+    with _lock:
+        _attached = {"weights_cache": weights_cache}
+        _make(_engine.InferenceSession, InferenceSession)
+        _make(_engine.SessionOptions, SessionOptions)
+
+
+def detach():
+    """Ends attach(): onnxruntime.InferenceSession makes the engine's own sessions again."""
+    global _attached
+    with _lock:
+        _attached = None
+
+
+def default_cache():
+    """The weights cache that attach() was given."""
+    return None if _attached is None else _attached["weights_cache"]
+
+
+def _make(stock, ours):
+    """Has `stock(...)` make an object of `ours`, and a subclass of `stock` one of itself and `ours`, while attached."""
+    if "__new__" in vars(stock) and getattr(vars(stock)["__new__"], "_by_berth", False):
+        return
+    create = stock.__new__
+    plain = create is object.__new__
+
+    def new(cls, *arguments, **named):
+        if _attached is not None and not issubclass(cls, ours) and not getattr(cls, "_berth_plain", False):
+            cls = ours if cls is stock else _both(cls, ours)
+        return create(cls) if plain else create(cls, *arguments, **named)
+
+    # It stays after detach(): a class whose __new__ was deleted again refuses arguments.
+    new._by_berth = True
+    stock.__new__ = new
+
+
+def _both(cls, ours):
+    key = (cls, ours)
+    if key not in _combined:
+        _combined[key] = type(cls.__name__, (cls, ours), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    return _combined[key]
