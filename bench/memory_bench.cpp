@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory_resource>
 #include <optional>
 #include <random>
 #include <string>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "berth/alloc/caching_pool.h"
+#include "berth/alloc/linear.h"
 #include "berth/berth.h"
 
 namespace {
@@ -155,6 +157,55 @@ void measure_allocator(const Side& side, const std::string& suffix, Figures& fig
   figures["mixed, 2 threads" + suffix] = two_threads(side);
 }
 
+// Rounds of requests that end together: 1,000 of 256 bytes, 64-byte aligned, then all are released, then the reset. The
+// memory is there from the first round on, for both sides.
+constexpr std::size_t kRequests = 1000;
+constexpr std::size_t kRequestBytes = 256;
+
+void measure_linear(Figures& figures) {
+  const auto linear = berth::make_linear(berth::device("CPU").value());
+  std::vector<berth::Block> held(kRequests);
+  const auto mark = linear->mark();
+  figures["linear"] = figures["linear with release"] = 1e300;
+  for (int i = 0; i < kBatches * 20; ++i) {
+    const auto start = Clock::now();
+    for (berth::Block& block : held) {
+      auto made = linear->allocate({.bytes = kRequestBytes});
+      must(made);
+      escape(made->host);
+      block = *made;
+    }
+    const double requests = seconds_since(start) * 1e9 / kRequests;
+    for (const berth::Block& block : held) linear->release(block);
+    must(linear->reset(mark));
+    const double all = seconds_since(start) * 1e9 / kRequests;
+    figures["linear"] = std::min(figures["linear"], requests);
+    figures["linear with release"] = std::min(figures["linear with release"], all);
+  }
+}
+
+void measure_monotonic(Figures& figures) {
+  std::vector<std::byte> memory(2 * kRequests * kRequestBytes);
+  std::pmr::monotonic_buffer_resource monotonic(memory.data(), memory.size());
+  std::pmr::memory_resource* resource = &monotonic;
+  escape(&resource);  // as a program that takes any resource
+  std::vector<void*> held(kRequests);
+  figures["linear"] = figures["linear with release"] = 1e300;
+  for (int i = 0; i < kBatches * 20; ++i) {
+    const auto start = Clock::now();
+    for (void*& block : held) {
+      block = resource->allocate(kRequestBytes, 64);
+      escape(block);
+    }
+    const double requests = seconds_since(start) * 1e9 / kRequests;
+    for (void* block : held) resource->deallocate(block, kRequestBytes, 64);
+    monotonic.release();
+    const double all = seconds_since(start) * 1e9 / kRequests;
+    figures["linear"] = std::min(figures["linear"], requests);
+    figures["linear with release"] = std::min(figures["linear with release"], all);
+  }
+}
+
 constexpr std::size_t kCopyBytes = std::size_t{256} << 20;
 constexpr std::size_t kFileBytes = std::size_t{1} << 30;
 constexpr int kLargeRounds = 5;
@@ -187,6 +238,7 @@ Figures measure_berth() {
     }
   });
   pool->trim();
+  measure_linear(figures);
 
   {
     const std::vector<std::byte> source = touched(kCopyBytes);
@@ -235,6 +287,7 @@ Figures measure_malloc(bool with_large) {
     measure_allocator(MallocSide{false}, " (malloc)", figures);
     return figures;
   }
+  measure_monotonic(figures);
   {
     const std::vector<std::byte> source = touched(kCopyBytes);
     figures["fresh 256 MiB"] = best_of(kLargeRounds, 1, [&] {
@@ -364,6 +417,9 @@ int run_table(const std::string& self) {
     }
     return result;
   };
+  const auto monotonic = [&](const std::string& row) {
+    return std::map<std::string, double>{{"pmr monotonic", peers.front().figures[row]}};
+  };
   std::vector<Row> rows = {
       {"pool pair 4 KiB", ours["pair 4 KiB"], of_peers("pair 4 KiB"), 1.0,
        "both sides are a little over a hundred instructions and use all of a core: a busy neighbour decides; run it "
@@ -374,6 +430,10 @@ int run_table(const std::string& self) {
        "look for misses in CachingPool::counters(): a larger max_cached_bytes turns them into hits"},
       {"the same, 2 threads", ours["mixed, 2 threads"], of_peers("mixed, 2 threads"), 1.0,
        "two threads on fewer than two free cores measure the scheduler"},
+      {"linear request, 256 B", ours["linear"], monotonic("linear"), 1.0,
+       "a block is 32 bytes with its label, its use and its checks, a pointer is 8"},
+      {"linear request and release", ours["linear with release"], monotonic("linear with release"), 0.5,
+       "the peer does nothing at a release; here it counts, so that a reset under a live block is refused"},
       {"fresh 256 MiB, filled", ours["fresh 256 MiB"], of_peers("fresh 256 MiB"), 3.0,
        "page faults: needs transparent huge pages ('madvise' or 'always') and free ones"},
       {"copy 256 MiB",

@@ -7,6 +7,7 @@
 #include "berth/alloc/fault.h"
 #include "berth/alloc/growable.h"
 #include "berth/alloc/limit.h"
+#include "berth/alloc/linear.h"
 #include "berth/alloc/offset_allocator.h"
 #include "berth/alloc/recording.h"
 #include "berth/alloc/statistics.h"

@@ -3,6 +3,7 @@
 #include "berth/alloc/dry_run.h"
 #include "berth/alloc/fault.h"
 #include "berth/alloc/limit.h"
+#include "berth/alloc/linear.h"
 #include "berth/alloc/recording.h"
 #include "berth/alloc/statistics.h"
 #include "berth/memory/registry.h"
@@ -48,6 +49,14 @@ BERTH_ALLOCATOR_CONFORMANCE(PoolOnTrace, pooled_trace);
 BERTH_ALLOCATOR_CONFORMANCE(FaultOnCpu, [] { return Result<AllocatorPtr>(make_fault(cpu())); });
 BERTH_ALLOCATOR_CONFORMANCE(
     NullLikeCpu, [] { return Result<AllocatorPtr>(make_dry_run(cpu())); }, true, false);
+BERTH_ALLOCATOR_CONFORMANCE(LinearOnCpu, [] { return Result<AllocatorPtr>(make_linear(cpu())); });
+BERTH_ALLOCATOR_CONFORMANCE(TinyLinearOnCpu,
+                            [] { return Result<AllocatorPtr>(make_linear(cpu(), {.slab_bytes = 1000})); });
+BERTH_ALLOCATOR_CONFORMANCE(LinearOnDeviceOnlyMemory,
+                            [] { return Result<AllocatorPtr>(make_linear(doubles::LaggingDevice::make(false))); });
+BERTH_ALLOCATOR_CONFORMANCE(LinearOnPool, [] { return Result<AllocatorPtr>(make_linear(make_caching_pool(cpu()))); });
+BERTH_ALLOCATOR_CONFORMANCE(
+    LinearOnNull, [] { return Result<AllocatorPtr>(make_linear(make_dry_run(cpu()))); }, true, false);
 BERTH_ALLOCATOR_CONFORMANCE(FaultLimitPool, [] {
   return Result<AllocatorPtr>(make_fault(make_limit(make_caching_pool(cpu()), kPlenty)));
 });

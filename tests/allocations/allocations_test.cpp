@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "berth/alloc/linear.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
 #include "berth/run/arena.h"
@@ -79,6 +80,22 @@ TEST(Allocations, OfWritesAndByteReadsOnAnArenaAreNone) {
   const bool has_shadow = arena.shadow(*queue, 0).has_value();
   EXPECT_EQ(allocations.load() - before, 0u);
   EXPECT_TRUE(wrote && read && has_shadow);
+}
+
+TEST(Allocations, OfALinearAllocatorAreNoneAfterTheFirstRound) {
+  const auto linear = make_linear(device("CPU").value());
+  std::vector<Block> blocks(1000);
+  std::size_t last = 0;
+  for (int round = 0; round < 2; ++round) {
+    const std::size_t before = allocations.load();
+    const LinearMemory::Mark mark = linear->mark();
+    for (Block& block : blocks) block = *linear->allocate({.bytes = 5000});
+    for (const Block& block : blocks) linear->release(block);
+    const bool is_reset = linear->reset(mark).has_value();
+    last = allocations.load() - before;
+    EXPECT_TRUE(is_reset);
+  }
+  EXPECT_EQ(last, 0u);
 }
 
 }  // namespace

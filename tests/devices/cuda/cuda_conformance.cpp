@@ -1,5 +1,6 @@
 // CUDA, on the driver double unless BERTH_TEST_CUDA=real.
 #include "berth/alloc/caching_pool.h"
+#include "berth/alloc/linear.h"
 #include "berth/interop/cuda.h"
 #include "berth/memory/registry.h"
 #include "conformance/allocator_conformance.h"
@@ -76,6 +77,10 @@ Result<AllocatorPtr> root() {
 }
 
 BERTH_ALLOCATOR_CONFORMANCE(CudaRoot, root);
+BERTH_ALLOCATOR_CONFORMANCE(LinearOnCuda, [] {
+  auto cuda = root();
+  return cuda ? Result<AllocatorPtr>(make_linear(*cuda)) : cuda;
+});
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnCuda, [] {
   auto cuda = root();
   return cuda ? Result<AllocatorPtr>(make_caching_pool(*cuda)) : cuda;

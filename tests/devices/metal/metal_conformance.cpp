@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "berth/alloc/caching_pool.h"
+#include "berth/alloc/linear.h"
 #include "berth/memory/registry.h"
 #include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
@@ -110,6 +111,10 @@ Result<AllocatorPtr> root(const MetalDoubleOptions& options) {
 BERTH_ALLOCATOR_CONFORMANCE(MetalRoot, [] { return root({}); });
 BERTH_ALLOCATOR_CONFORMANCE(MetalSeparateRoot, [] { return root({.unified_memory = 0}); });
 BERTH_ALLOCATOR_CONFORMANCE(MetalOldSystemRoot, [] { return root({.residency_sets = 0}); });
+BERTH_ALLOCATOR_CONFORMANCE(LinearOnMetal, [] {
+  auto metal = root({});
+  return metal ? Result<AllocatorPtr>(make_linear(*metal)) : metal;
+});
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnMetal, [] {
   auto metal = root({});
   return metal ? Result<AllocatorPtr>(make_caching_pool(*metal)) : metal;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "berth/alloc/caching_pool.h"
+#include "berth/alloc/linear.h"
 #include "berth/memory/registry.h"
 #include "conformance/allocator_conformance.h"
 #include "conformance/device_conformance.h"
@@ -66,6 +67,10 @@ BERTH_DEVICE_CONFORMANCE(Webgpu,
 BERTH_DEVICE_CONFORMANCE(WebgpuStaged, DeviceCase{.open = open_staged, .add_kernel = add_kernel, .foreign = foreign});
 
 BERTH_ALLOCATOR_CONFORMANCE(WebgpuRoot, [] { return allocator_of(device("WEBGPU")); });
+BERTH_ALLOCATOR_CONFORMANCE(LinearOnWebgpu, [] {
+  auto root = allocator_of(device("WEBGPU"));
+  return root ? Result<AllocatorPtr>(make_linear(*root)) : root;
+});
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnWebgpu, [] {
   auto root = allocator_of(device("WEBGPU"));
   return root ? Result<AllocatorPtr>(make_caching_pool(*root)) : root;
