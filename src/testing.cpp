@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "base/try.h"
 #include "berth/memory/out_of_memory.h"
 #include "berth/memory/registry.h"
+#include "tensor/live_storages.h"
 
 namespace berth {
 
@@ -113,6 +117,63 @@ std::string leaks_of(Device& device) {
 }
 
 }  // namespace
+
+namespace {
+
+// The label without its number: labels that differ only in their last number are one holder, and its name changes with
+// the numbers that are in use.
+std::string_view stem_of(const std::string& label) {
+  return std::string_view(label).substr(0, label.find_last_not_of("0123456789.") + 1);
+}
+
+std::vector<OutOfMemory::Holder> blocks_of(const Device& device) {
+  OutOfMemory report;
+  device.explain(report);
+  return report.holders;
+}
+
+}  // namespace
+
+LeakCheck::LeakCheck(DevicePtr device) : device_(std::move(device)), tracked_before_(tracks_buffers()) {
+  track_buffers(true);
+  newest_before_ = newest_live_serial();
+  if (device_ != nullptr) blocks_before_ = blocks_of(*device_);
+}
+
+LeakCheck::~LeakCheck() {
+  track_buffers(tracked_before_);
+}
+
+LeakReport LeakCheck::report() const {
+  LeakReport report;
+  if (device_ != nullptr) static_cast<void>(device_->synchronize());
+  report.buffers = live_buffers_since(newest_before_, device_.get());
+  if (device_ == nullptr) return report;
+  for (OutOfMemory::Holder holder : blocks_of(*device_)) {
+    const auto before = std::find_if(blocks_before_.begin(), blocks_before_.end(),
+                                     [&](const auto& each) { return stem_of(each.label) == stem_of(holder.label); });
+    if (before != blocks_before_.end()) {
+      if (holder.count <= before->count && holder.bytes <= before->bytes) continue;
+      holder.bytes -= std::min(holder.bytes, before->bytes);
+      holder.count -= std::min(holder.count, before->count);
+    }
+    report.blocks.push_back(std::move(holder));
+  }
+  return report;
+}
+
+std::string LeakReport::to_string() const {
+  if (ok()) return "nothing leaked\n";
+  std::string text;
+  if (buffers.count > 0)
+    text += fmt::format("leaked {} in {} buffer{}:\n{}", format_bytes(buffers.bytes), buffers.count,
+                        buffers.count == 1 ? "" : "s", buffers.to_string());
+  if (!blocks.empty()) text += "the device has more blocks than before:\n";
+  for (const OutOfMemory::Holder& holder : blocks)
+    text += fmt::format("  {} in {} block{}, label \"{}\"\n", format_bytes(holder.bytes), holder.count,
+                        holder.count == 1 ? "" : "s", holder.label);
+  return text;
+}
 
 DevicePtr faulty_device(FaultTriggerPtr plan) {
   return share_device(std::make_unique<FaultyDevice>(device("CPU").value(), std::move(plan)));

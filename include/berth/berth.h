@@ -38,6 +38,7 @@
 #include "berth/tensor/dtype.h"
 #include "berth/tensor/evictable.h"
 #include "berth/tensor/f16.h"
+#include "berth/tensor/leaks.h"
 #include "berth/tensor/shape.h"
 #include "berth/tensor/step_buffers.h"
 #include "berth/weights/save.h"

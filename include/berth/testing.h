@@ -10,6 +10,8 @@
 //   ASSERT_TRUE(report.ok()) << report.to_string();
 //
 // A sweep runs on one thread; scenarios may start threads.
+//
+// LeakCheck fails a test that leaks without faults.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,7 @@
 
 #include "berth/alloc/fault.h"
 #include "berth/memory/device.h"
+#include "berth/tensor/leaks.h"
 
 namespace berth {
 
@@ -45,5 +48,39 @@ struct SweepOptions {
 // A scenario that returns an error without a fault, leaks a block or the device, or does not terminate is a problem. A
 // scenario that handles a fault and succeeds is not.
 SweepReport fail_each(const std::function<Result<void>(const DevicePtr&)>& scenario, const SweepOptions& options = {});
+
+// What a part of a test leaked.
+struct LeakReport {
+  LiveReport buffers{};                       // made since the check began, and still alive
+  std::vector<OutOfMemory::Holder> blocks{};  // what the device has by label more than when the check began
+
+  bool ok() const noexcept { return buffers.count == 0 && blocks.empty(); }
+  std::string to_string() const;
+};
+
+// A check that a part of a test leaks nothing. It tracks buffers while it lives; checks may be nested and may run on
+// several threads, but each then sees the buffers of all.
+//
+//   berth::LeakCheck check(device);
+//   ...                                                  // your code
+//   EXPECT_TRUE(check.report().ok()) << check.report().to_string();
+class LeakCheck {
+ public:
+  // With a device, the blocks that the device gave out count too, buffers or not: also those that a pool caches, so
+  // trim or destroy the pool before report(). Without one, buffers on all devices count, and nothing else.
+  explicit LeakCheck(DevicePtr device = nullptr);
+  ~LeakCheck();
+  LeakCheck(const LeakCheck&) = delete;
+  LeakCheck& operator=(const LeakCheck&) = delete;
+
+  // What is alive now and was not when the check began. Waits for the work of the device first.
+  LeakReport report() const;
+
+ private:
+  DevicePtr device_;
+  std::uint64_t newest_before_;
+  std::vector<OutOfMemory::Holder> blocks_before_;
+  bool tracked_before_;
+};
 
 }  // namespace berth

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cstdio>
 
 #include "base/try.h"
 #include "berth/base/mutex.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
 #include "memory/check_alignment.h"
+#include "memory/leak_tracking.h"
 
 namespace berth {
 
@@ -235,6 +237,22 @@ void Device::destroy() noexcept {
   last_queue.reset();  // waits for its work
   // No queue is left, so every timepoint is reached.
   free_reached(true);
+  if (tracks_leaks() && accounting_.counters().live_count > 0) print_leaks();
+}
+
+// No buffer is left, because a buffer keeps its device alive: these are blocks that somebody never released.
+void Device::print_leaks() const noexcept {
+  try {
+    const LiveCounters live = accounting_.counters();
+    std::string text = name_ + " is destroyed with " + format_bytes(live.live_bytes) + " in " +
+                       std::to_string(live.live_count) + " blocks alive:\n";
+    for (const OutOfMemory::Holder& holder : accounting_.holders())
+      text += "  " + format_bytes(holder.bytes) + " in " + std::to_string(holder.count) + " blocks, label \"" +
+              holder.label + "\"\n";
+    std::fprintf(stderr, "berth: %s", text.c_str());
+  } catch (...) {
+    std::fputs("berth: a device is destroyed with blocks alive\n", stderr);
+  }
 }
 
 }  // namespace berth

@@ -1,21 +1,28 @@
-// The list of live storages for the leak report at exit. Maintained in debug builds only; in release builds the calls
-// are empty.
+// The list of live storages behind the leak report. A storage is in the list if leaks were tracked when it was made.
 #pragma once
 
-#include <string>
+#include <cstdint>
+
+#include "berth/tensor/leaks.h"
 
 namespace berth::internal {
 
 class Storage;
 
-#ifdef NDEBUG
-inline void note_live(Storage&) noexcept {}
-inline void note_gone(Storage&) noexcept {}
-#else
+// Where a storage is in the list.
+struct LiveLink {
+  Storage* previous = nullptr;
+  Storage* next = nullptr;
+  std::uint64_t serial = 0;  // 0: not in the list
+  std::int64_t made_ns = 0;  // since tracking began
+};
+
 void note_live(Storage& storage) noexcept;
 void note_gone(Storage& storage) noexcept;
-// One line per live storage: label, size, and where it was created. Empty if there is none.
-std::string live_report();
-#endif
+
+// The serial of the newest tracked storage. Serials count up from 1.
+std::uint64_t newest_live_serial() noexcept;
+// As live_buffers(), for the storages made after the one with this serial.
+LiveReport live_buffers_since(std::uint64_t serial, const Device* device);
 
 }  // namespace berth::internal

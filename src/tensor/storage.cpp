@@ -4,8 +4,6 @@
 #include <new>
 #include <utility>
 
-#include "tensor/live_storages.h"
-
 namespace berth::internal {
 namespace {
 

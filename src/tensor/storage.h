@@ -9,6 +9,7 @@
 
 #include "berth/memory/allocator.h"
 #include "berth/memory/block.h"
+#include "tensor/live_storages.h"
 
 namespace berth::internal {
 
@@ -29,16 +30,14 @@ class Storage final : public BlockOwner {
   const AllocatorPtr& allocator() const noexcept { return allocator_; }
   std::size_t bytes() const noexcept { return spec_.bytes; }
   Name label() const noexcept { return spec_.label; }
+  Name tag() const noexcept { return spec_.tag; }
   std::uint64_t id() const noexcept { return id_; }
   const std::source_location& site() const noexcept { return site_; }
 
   static void* operator new(std::size_t bytes);
   static void operator delete(void* memory) noexcept;
 
-#ifndef NDEBUG
-  Storage* previous_live = nullptr;
-  Storage* next_live = nullptr;
-#endif
+  LiveLink live{};
 
  private:
   enum class State : std::uint32_t { kLazy, kBusy, kReady };

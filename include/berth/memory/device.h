@@ -220,6 +220,7 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   void free_reached(bool all) noexcept;
   bool free_pending() noexcept;  // true if it freed something
   bool relieve(const BlockSpec& spec);
+  void print_leaks() const noexcept;
 
   const std::string name_;
   const DeviceLimits limits_;
