@@ -315,7 +315,16 @@ Figures measure_malloc(bool with_large) {
 }
 
 int run_side(const std::string& side) {
-  const Figures figures = side == "berth" ? measure_berth() : measure_malloc(side == "glibc");
+  Figures figures;
+  // The last two are parts of the first two, for a quick look.
+  if (side == "berth")
+    figures = measure_berth();
+  else if (side == "linear")
+    measure_linear(figures);
+  else if (side == "monotonic")
+    measure_monotonic(figures);
+  else
+    figures = measure_malloc(side == "glibc");
   for (const auto& [row, ns] : figures) fmt::print("{}\t{}\n", row, ns);
   return 0;
 }

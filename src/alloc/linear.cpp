@@ -30,6 +30,14 @@ std::uint64_t number_of_thread() noexcept {
   return thread_number;
 }
 
+// Positions are multiples of this, so that blocks follow each other without gaps and a release in order is seen as one.
+constexpr std::uint64_t kGranule = 64;
+
+// 0 for sizes that no memory has.
+constexpr std::uint64_t in_granules(std::uint64_t bytes) noexcept {
+  return (bytes + kGranule - 1) & ~(kGranule - 1);
+}
+
 // The latest timepoint of each timeline.
 class Uses {
  public:
@@ -87,7 +95,7 @@ struct Lane {
     }
     const Block& block = slabs[in_use - 1].block;
     base = block.handle;
-    end = block.handle + block.bytes;
+    end = block.handle + (block.bytes & ~(kGranule - 1));
     at = position.at;
     has_host = block.host != nullptr;
     to_host = reinterpret_cast<std::uint64_t>(block.host) - block.handle;
@@ -113,7 +121,7 @@ class Linear final : public LinearMemory {
  public:
   Linear(AllocatorPtr inner, LinearOptions options)
       : LinearMemory(std::move(inner)),
-        slab_bytes_(std::max<std::size_t>(1, options.slab_bytes)),
+        slab_bytes_(std::max<std::size_t>(kGranule, options.slab_bytes)),
         label_(options.label),
         divides_(!device().dlpack_place({}).is_object) {
     top_ = &levels_.emplace_back();
@@ -135,8 +143,8 @@ class Linear final : public LinearMemory {
       Lane& lane = lanes_[static_cast<std::size_t>(spec.host)];
       const std::uint64_t padding = (0 - lane.at) & (spec.alignment - 1);
       const std::uint64_t room = lane.end - lane.at;
-      if (std::has_single_bit(spec.alignment) && spec.bytes - 1 < room && padding <= room - spec.bytes && !spec.zero)
-          [[likely]] {
+      const std::uint64_t size = in_granules(spec.bytes);
+      if (std::has_single_bit(spec.alignment) && size - 1 < room && padding <= room - size && !spec.zero) [[likely]] {
         const Block block = bump(lane, spec, padding);
         lock_.leave();
         return block;
@@ -301,7 +309,7 @@ class Linear final : public LinearMemory {
   // Requires: the lane has room.
   Block bump(Lane& lane, const BlockSpec& spec, std::uint64_t padding) noexcept {
     const std::uint64_t start = lane.at + padding;
-    lane.at = start + spec.bytes;
+    lane.at = start + in_granules(spec.bytes);
     ++top_->live;
     live_bytes_ += spec.bytes;
     return {.handle = start,
@@ -317,7 +325,7 @@ class Linear final : public LinearMemory {
   // level and bytes wait for that, and `quick` is set.
   bool give_up(const Block& block, bool quick) noexcept {
     Lane& lane = lanes_[block.key & ((1u << kLaneBits) - 1)];
-    const bool is_newest = block.handle + block.bytes == lane.at && block.handle >= lane.base;
+    const bool is_newest = block.handle + in_granules(block.bytes) == lane.at && block.handle >= lane.base;
     if (top_->live == 1 && quick && (top_->waiting_count != 0 || !is_newest)) return false;
     --top_->live;
     peak_bytes_ = std::max(peak_bytes_, live_bytes_);
@@ -345,7 +353,8 @@ class Linear final : public LinearMemory {
       if (divides_) {
         Lane& lane = lanes_[static_cast<std::size_t>(spec.host)];
         std::uint64_t padding = (0 - lane.at) & (spec.alignment - 1);
-        if (spec.bytes > lane.end - lane.at || padding > lane.end - lane.at - spec.bytes) {
+        const std::uint64_t room = lane.end - lane.at, size = in_granules(spec.bytes);
+        if (size - 1 >= room || padding > room - size) {
           BERTH_TRY(next_slab(lane, spec));
           padding = (0 - lane.at) & (spec.alignment - 1);
         }
@@ -367,7 +376,8 @@ class Linear final : public LinearMemory {
 
   static bool fits(const Slab& slab, const BlockSpec& spec) noexcept {
     const std::uint64_t padding = (0 - slab.block.handle) & (spec.alignment - 1);
-    return spec.bytes <= slab.block.bytes && padding <= slab.block.bytes - spec.bytes;
+    const std::uint64_t room = slab.block.bytes & ~(kGranule - 1), size = in_granules(spec.bytes);
+    return size - 1 < room && padding <= room - size;
   }
 
   // Makes a slab in which the request fits the current one: an empty one, one that was set aside, or a new one.
@@ -397,15 +407,16 @@ class Linear final : public LinearMemory {
   }
 
   Result<Block> new_slab(const BlockSpec& spec) {
-    BlockSpec slab{.bytes = std::max(slab_bytes_, spec.bytes),
-                   .alignment = std::max<std::size_t>(64, spec.alignment),
+    const std::size_t least = std::max<std::size_t>(spec.bytes, in_granules(spec.bytes));
+    BlockSpec slab{.bytes = std::max(slab_bytes_, least),
+                   .alignment = std::max<std::size_t>(kGranule, spec.alignment),
                    .usage = Usage::kAll,
                    .host = spec.host,
                    .label = label_};
     auto block = this->inner()->allocate(slab);
-    if (!block && block.error().code() == Code::kOutOfMemory && slab.bytes > spec.bytes) {
+    if (!block && block.error().code() == Code::kOutOfMemory && slab.bytes > least) {
       // Memory is short: the request alone may still fit.
-      slab.bytes = spec.bytes;
+      slab.bytes = least;
       if (auto exact = this->inner()->allocate(slab)) return exact;
     }
     return block;

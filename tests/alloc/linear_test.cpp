@@ -27,15 +27,21 @@ std::shared_ptr<LinearMemory> linear_on_cpu() {
   return make_linear(device("CPU").value(), {.slab_bytes = kSlab});
 }
 
+// A timepoint of work that uses the block.
+Timepoint use_of(Queue& queue, const Block& block) {
+  EXPECT_TRUE(queue.fill({.block = block, .bytes = block.bytes, .device = &queue.device()}, 1));
+  return queue.submit().value();
+}
+
 TEST(Linear, HandsOutTheBytesOfASlabOneAfterAnother) {
   const auto linear = linear_on_cpu();
   const Block a = linear->allocate({.bytes = 100, .alignment = 1}).value();
   const Block b = linear->allocate({.bytes = 10, .alignment = 1}).value();
-  const Block c = linear->allocate({.bytes = 1, .alignment = 64}).value();
-  EXPECT_EQ(b.handle, a.handle + 100);
-  EXPECT_EQ(c.handle % 64, 0u);
-  EXPECT_GE(c.handle, b.handle + 10);
-  EXPECT_LT(c.handle, b.handle + 10 + 64);
+  const Block c = linear->allocate({.bytes = 1, .alignment = 512}).value();
+  EXPECT_EQ(b.handle, a.handle + 128) << "the next multiple of 64";
+  EXPECT_EQ(c.handle % 512, 0u);
+  EXPECT_GE(c.handle, b.handle + 64);
+  EXPECT_LT(c.handle, b.handle + 64 + 512);
   EXPECT_EQ(linear->counters().live_bytes, 111u);
   EXPECT_EQ(linear->counters().live_count, 3u);
   EXPECT_EQ(linear->counters().slabs, 1u);
@@ -181,7 +187,7 @@ TEST(Linear, DoesNotReuseBytesThatSubmittedWorkUses) {
   const LinearMemory::Mark mark = linear->mark();
   const Block in_first = linear->allocate({.bytes = 64}).value();
   const Block in_second = linear->allocate({.bytes = kSlab}).value();
-  const Timepoint use = queue->submit().value();
+  const Timepoint use = use_of(*queue, in_second);
   linear->release(in_second, use);
   linear->release(in_first, use);
   ASSERT_TRUE(linear->reset(mark));
@@ -211,8 +217,8 @@ TEST(Linear, KeepsSlabsUntilTheWorkOfSeveralQueuesIsOver) {
     const auto linear = make_linear(lagging, {.slab_bytes = kSlab});
     const Block a = linear->allocate({.bytes = 64}).value();
     const Block b = linear->allocate({.bytes = 64}).value();
-    const Timepoint first = one->submit().value();
-    const Timepoint second = two->submit().value();
+    const Timepoint first = use_of(*one, a);
+    const Timepoint second = use_of(*two, b);
     linear->release(a, first);
     linear->release(b, second);
     ASSERT_TRUE(linear->reset());
@@ -224,7 +230,7 @@ TEST(Linear, KeepsSlabsUntilTheWorkOfSeveralQueuesIsOver) {
     EXPECT_EQ(linear->counters().held_bytes, 0u);
     // And once more, for the destructor.
     const Block c = linear->allocate({.bytes = 64}).value();
-    linear->release(c, one->submit().value());
+    linear->release(c, use_of(*one, c));
   }
   EXPECT_GT(lagging->counters().live_bytes, 0u) << "the device frees it when the work is over";
   one->reach_all();
@@ -346,7 +352,7 @@ RC_GTEST_PROP(LinearProperty, KeepsBlocksApartAndRefusesExactlyTheWrongResets, (
                             [&](std::byte b) { return b == gone.fill; }));
       if (kind == 6) {
         in_flight.emplace_back(gone.block.handle, gone.block.handle + gone.block.bytes);
-        linear->release(gone.block, queue->submit().value());
+        linear->release(gone.block, use_of(*queue, gone.block));
       } else {
         linear->release(gone.block);
       }

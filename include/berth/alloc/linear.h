@@ -1,8 +1,8 @@
-// A linear allocator: it takes slabs from the layer below and hands out their bytes one after another. A mark names a
-// position; reset() goes back to it and gives all bytes after it back at once. Any thread may call. The thread that
-// allocates first owns the allocator and takes no lock; the first call of another thread ends that, and every later
-// call takes a mutex. The allocator must outlive its blocks. Slabs go back to the layer below in trim() and in the
-// destructor.
+// A linear allocator: it takes slabs from the layer below and hands out their bytes one after another, in multiples of
+// 64. A mark names a position; reset() goes back to it and gives all bytes after it back at once. Any thread may call.
+// The thread that allocates first owns the allocator and takes no lock; the first call of another thread ends that, and
+// every later call takes a mutex. The allocator must outlive its blocks. Slabs go back to the layer below in trim() and
+// in the destructor.
 //
 //   auto scratch = berth::make_linear(device);
 //   const auto mark = scratch->mark();
@@ -69,7 +69,7 @@ class LinearMemory : public AllocatorAdaptor {
   using AllocatorAdaptor::AllocatorAdaptor;
 };
 
-// A slab size of zero counts as one byte. Requires: inner is not null.
+// A slab has at least 64 bytes. Requires: inner is not null.
 std::shared_ptr<LinearMemory> make_linear(AllocatorPtr inner, LinearOptions options = {});
 
 }  // namespace berth
