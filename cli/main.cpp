@@ -15,6 +15,8 @@ int main(int argc, char** argv) {
   berth::cli::add_convert_command(app, exit_code);
   berth::cli::add_tflite_command(app, exit_code);
   berth::cli::add_run_command(app, exit_code);
+  berth::cli::add_explain_command(app, exit_code);
+  berth::cli::add_diff_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

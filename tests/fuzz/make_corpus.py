@@ -7,7 +7,9 @@ tensors' data left out or cut to a few bytes; none of their weights are kept.
 import io
 import json
 import pathlib
+import pickle
 import struct
+import sys
 import tempfile
 
 import gguf
@@ -199,7 +201,20 @@ def replay_plan_files():
         put("replay_plan", name, body + number(hashed))
 
 
+def torch_snapshot_files():
+    """Memory snapshots of PyTorch, made as the tests of `berth explain` make them."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cli"))
+    import torch_snapshot
+
+    for name, protocol, expandable, steps in (("empty", 4, False, 0), ("small", 2, False, 12),
+                                              ("expandable", 4, True, 30), ("several", 5, False, 60)):
+        allocator = torch_snapshot.Allocator(expandable=expandable)
+        torch_snapshot.random_program(allocator, 1, steps, streams=2)
+        put("torch_snapshot", name, pickle.dumps(allocator.snapshot(), protocol=protocol))
+
+
 if __name__ == "__main__":
+    torch_snapshot_files()
     replay_plan_files()
     safetensors_files()
     gguf_files()

@@ -1,0 +1,74 @@
+// `berth explain FILE`: where the memory of a program went, and what other allocators would make of the same requests.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "command_line.h"
+#include "commands.h"
+#include "explain/explanation.h"
+#include "terminal.h"
+
+namespace berth::cli {
+namespace {
+
+struct Arguments {
+  std::string path;
+  std::string json;
+  std::string html;
+  std::optional<std::uint64_t> device;
+  unsigned top = 8;
+};
+
+int complain(const std::string& text) {
+  fmt::print(stderr, "berth explain: {}\n", text);
+  return 2;
+}
+
+bool write(const std::string& path, const std::string& text) {
+  if (path == "-") return std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  return static_cast<bool>(out);
+}
+
+int run(const Arguments& arguments) {
+  Progress progress("reading " + arguments.path);
+  std::optional<std::uint32_t> device;
+  if (arguments.device) device = static_cast<std::uint32_t>(std::min<std::uint64_t>(*arguments.device, 0xffff'ffff));
+  const auto trace = read_request_trace(arguments.path, device);
+  if (!trace) return complain(trace.error().message());
+  progress.update(std::nullopt, "running the models");
+  const auto explanation = explain(*trace, arguments.path);
+  if (!explanation) return complain(arguments.path + ": " + explanation.error().message());
+  if (!arguments.html.empty()) {
+    if (const auto done = write_memory_map(arguments.html, to_map(*trace, arguments.path)); !done)
+      return complain(done.error().message());
+  }
+  if (!arguments.json.empty() && !write(arguments.json, to_json(*explanation, *trace).dump(2) + "\n"))
+    return complain(arguments.json + ": cannot be written; does the folder exist, and is there room?");
+  if (arguments.json != "-") fmt::print("{}", to_text(*explanation, *trace, arguments.top));
+  return 0;
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  Command command(app, "explain", "Say where the memory of a program went");
+  command.footer(
+      "FILE is a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot), a recording of Berth, or a table of\n"
+      "lifetimes (id, lower, upper, size). Nothing in a snapshot is executed.\n"
+      "Exit status: 0, or 2 for a file that cannot be read.");
+  command.option("file", arguments->path, "The file to explain").required();
+  command.option("--device", arguments->device, "The device, of a snapshot with several");
+  command.option("--top", arguments->top, "How many places to list").show_default();
+  command.option("--json", arguments->json, "Everything as JSON, to a file or -");
+  command.option("--html", arguments->html, "The memory map, one HTML file");
+  command.action([arguments, &exit_code] { exit_code = run(*arguments); });
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,227 @@
+"""berth explain, from the outside: snapshots of PyTorch, recordings, lifetimes, and refusals.
+
+    explain_command_test.py BERTH
+
+With BERTH_TORCH_SNAPSHOTS, a folder of snapshots that torch recorded on a GPU (scripts/record_torch_snapshots.py), the
+model must reproduce their segments too.
+"""
+
+import glob
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch_snapshot
+from torch_snapshot import MIB, Allocator
+
+BERTH = None
+
+
+def number(value):
+    """Little-endian base 128, as recordings have all their numbers."""
+    text = bytearray()
+    while value >= 128:
+        text.append(value & 127 | 128)
+        value >>= 7
+    return bytes(text + bytes([value]))
+
+
+class Refused:
+    """Something a snapshot never holds; its class would have to be imported to read it."""
+
+
+class ExplainCommand(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, content):
+        with open(self.path(name), "wb") as file:
+            file.write(content)
+        return self.path(name)
+
+    def run_explain(self, *arguments):
+        return subprocess.run([BERTH, "explain", *arguments], capture_output=True, text=True, timeout=240)
+
+    def explain(self, path, *arguments):
+        ran = self.run_explain(path, "--json", "-", *arguments)
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        return json.loads(ran.stdout)
+
+    def snapshot(self, allocator, name="snapshot.pickle", protocol=4):
+        torch_snapshot.write(self.path(name), allocator.snapshot(), protocol)
+        return self.path(name)
+
+    def test_finds_the_peak_and_who_holds_it(self):
+        allocator = Allocator()
+        allocator.frames = [{"filename": "at/native/empty.cpp", "line": 1, "name": "empty"},
+                            {"filename": "/x/torch/nn/linear.py", "line": 3, "name": "forward"},
+                            {"filename": "/home/me/model.py", "line": 77, "name": "block"}]
+        large = allocator.malloc(30 * MIB)
+        allocator.frames = [{"filename": "/home/me/data.py", "line": 5, "name": "load"}]
+        small = allocator.malloc(1000)
+        allocator.free(large)
+        allocator.malloc(2 * MIB)
+        allocator.free(small)
+        result = self.explain(self.snapshot(allocator))
+        self.assertEqual(result["kind"], "PyTorch snapshot")
+        self.assertEqual(result["peak_bytes"], 30 * MIB + 1000)
+        self.assertEqual(result["holders"][0], {"place": "/home/me/model.py:77 block", "bytes": 30 * MIB, "count": 1})
+        self.assertEqual(result["holders"][1], {"place": "/home/me/data.py:5 load", "bytes": 1000, "count": 1})
+        self.assertEqual(result["plan_bytes"], 30 * MIB + 1000)
+        self.assertEqual(result["recorded"]["peak_held_bytes"], 32 * MIB)
+        scenarios = {each["name"]: each for each in result["scenarios"]}
+        recorded = scenarios["PyTorch, as recorded"]
+        self.assertEqual(recorded["held_bytes"], 32 * MIB)
+        self.assertEqual(recorded["rounding_bytes"], 24)
+        self.assertEqual(recorded["fragmentation_bytes"], 2 * MIB - 1024)
+        self.assertEqual(recorded["caching_bytes"], 0)
+        text = self.run_explain(self.path("snapshot.pickle")).stdout
+        self.assertIn("30.0 MiB", text)
+        self.assertIn("/home/me/model.py:77 block", text)
+        self.assertLess(len(text.splitlines()), 30, "one screen")
+
+    def test_tells_caching_from_fragmentation(self):
+        allocator = Allocator()
+        idle = allocator.malloc(30 * MIB)
+        kept, gone = allocator.malloc(4 * MIB), allocator.malloc(6 * MIB)
+        allocator.free(idle)
+        allocator.free(gone)
+        allocator.malloc(40 * MIB)
+        scenario = self.explain(self.snapshot(allocator))["scenarios"][0]
+        self.assertEqual(scenario["held_bytes"], 90 * MIB)
+        self.assertEqual(scenario["caching_bytes"], 30 * MIB)
+        self.assertEqual(scenario["fragmentation_bytes"], 16 * MIB)
+        self.assertEqual(kept.size, 4 * MIB)
+
+    def test_reproduces_the_segments_of_random_programs(self):
+        for seed in range(12):
+            for expandable in (False, True):
+                with self.subTest(seed=seed, expandable=expandable):
+                    allocator = Allocator(expandable=expandable, seed=seed,
+                                          max_split=(32 * MIB if seed % 3 == 2 and not expandable
+                                                     else torch_snapshot.UNLIMITED))
+                    torch_snapshot.random_program(allocator, seed, 600, streams=1 + seed % 3)
+                    result = self.explain(self.snapshot(allocator, protocol=2 + seed % 4))
+                    model = result["recorded"]["model"]
+                    self.assertTrue(model["exact"], model)
+                    self.assertEqual(result["scenarios"][0]["held_bytes"], result["recorded"]["peak_held_bytes"])
+
+    def test_counts_what_was_there_before_the_trace_began(self):
+        allocator = Allocator()
+        before, freed = allocator.malloc(3 * MIB), allocator.malloc(2 * MIB)
+        allocator.events = []
+        allocator.malloc(1000)
+        allocator.free(freed)
+        result = self.explain(self.snapshot(allocator))
+        self.assertFalse(result["recorded"]["complete"])
+        self.assertNotIn("model", result["recorded"])
+        self.assertEqual(result["peak_bytes"], 5 * MIB + 1000)
+        self.assertEqual(before.requested, 3 * MIB)
+
+    def test_takes_the_device_with_the_most_memory_or_the_one_asked_for(self):
+        one, two = Allocator(device=0), Allocator(device=1)
+        one.malloc(1000)
+        two.malloc(50 * MIB)
+        both = two.snapshot()
+        both["segments"] += one.snapshot()["segments"]
+        both["device_traces"] = [one.events, two.events]
+        torch_snapshot.write(self.path("two.pickle"), both)
+        self.assertEqual(self.explain(self.path("two.pickle"))["peak_bytes"], 50 * MIB)
+        self.assertEqual(self.explain(self.path("two.pickle"), "--device", "0")["peak_bytes"], 1000)
+        refused = self.run_explain(self.path("two.pickle"), "--device", "2")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("2 devices", refused.stderr)
+
+    def test_shows_that_expandable_segments_waste_less_on_growing_requests(self):
+        allocator = Allocator()
+        last = None
+        for size in range(11, 40, 3):  # each needs a new segment, and the old ones stay
+            fresh = allocator.malloc(size * MIB)
+            if last is not None:
+                allocator.free(last)
+            last = fresh
+        scenarios = {each["name"]: each["held_bytes"] for each in self.explain(self.snapshot(allocator))["scenarios"]}
+        self.assertLess(scenarios["PyTorch, expandable segments"], scenarios["PyTorch"] / 2)
+        self.assertLess(scenarios["Berth's growable memory"], scenarios["PyTorch"])
+
+    def test_explains_a_recording(self):
+        def record(*parts):
+            return b"".join(part if isinstance(part, bytes) else number(part) for part in parts)
+
+        content = b"BRTHTRC1" + record(1, 1, 7, b"weights", 2, 1000, 0, 5 * MIB, 6, 1, 2, 1000, 0, 100, 6, 0, 3, 1000, 0, 1)
+        result = self.explain(self.write("run.trace", content))
+        self.assertEqual(result["kind"], "Berth recording")
+        self.assertEqual(result["peak_bytes"], 5 * MIB + 100)
+        self.assertEqual(result["holders"][0]["place"], "weights")
+        self.assertEqual(result["holders"][1]["place"], "(no label)")
+
+    def test_explains_lifetimes(self):
+        path = self.write("problem.csv", b"id,lower,upper,size\na,0,2,100\nb,1,3,50\nc,2,4,100\n")
+        result = self.explain(path)
+        self.assertEqual(result["kind"], "lifetimes")
+        self.assertEqual(result["peak_bytes"], 150)
+        self.assertEqual(result["plan_bytes"], 150)
+        self.assertEqual(result["peak_at"], "level 1")
+
+    def test_draws_the_map(self):
+        allocator = Allocator()
+        torch_snapshot.random_program(allocator, 3, 100)
+        ran = self.run_explain(self.snapshot(allocator), "--html", self.path("map.html"))
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+        with open(self.path("map.html"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("PyTorch", page)
+        self.assertIn("train_", page)
+
+    def refuses(self, content, *texts):
+        ran = self.run_explain(self.write("bad", content))
+        self.assertEqual((ran.returncode, ran.stdout), (2, ""))
+        for text in texts:
+            self.assertIn(text, ran.stderr)
+
+    def test_refuses_a_pickle_that_would_run_code(self):
+        self.refuses(pickle.dumps({"segments": Refused()}), "refused", "byte")
+        self.refuses(pickle.dumps({"segments": print}), "refused")
+        self.refuses(pickle.dumps({"segments": {1, 2}}), "refused")
+        self.refuses(pickle.dumps({"segments": b"bytes"}), "refused")
+
+    def test_refuses_other_pickles_and_broken_ones(self):
+        self.refuses(pickle.dumps([1, 2]), "not a dict")
+        self.refuses(pickle.dumps({"weights": []}), "no \"segments\"")
+        whole = pickle.dumps(Allocator().snapshot())
+        self.refuses(whole[:-1], "cut off")
+        self.refuses(b"\x80\x04\x8c\xff", "cut off")
+        self.refuses(b"\x80\x04h\x05.", "never remembered")
+        self.refuses(b"\x80\x04K\x01a.", "not a list")
+        self.refuses(b"\x80\x09N.", "protocol 9")
+        self.refuses(b"", "")
+        self.refuses(b"no such,format\n", "snapshot of PyTorch")
+
+    def test_refuses_a_file_that_is_not_there(self):
+        ran = self.run_explain(self.path("absent"))
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("cannot be read", ran.stderr)
+
+    def test_reproduces_snapshots_that_torch_recorded(self):
+        folder = os.environ.get("BERTH_TORCH_SNAPSHOTS")
+        if not folder:
+            self.skipTest("BERTH_TORCH_SNAPSHOTS names no folder of recorded snapshots")
+        files = sorted(glob.glob(os.path.join(folder, "*.pickle")))
+        self.assertTrue(files, "the folder has no snapshots")
+        for path in files:
+            with self.subTest(path):
+                self.assertTrue(self.explain(path)["recorded"]["model"]["exact"])
+
+
+if __name__ == "__main__":
+    BERTH = sys.argv.pop(1)
+    unittest.main()
