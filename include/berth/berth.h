@@ -32,6 +32,7 @@
 #include "berth/plan/plan.h"
 #include "berth/plan/plan_files.h"
 #include "berth/run/arena.h"
+#include "berth/run/queue_schedule.h"
 #include "berth/run/replay.h"
 #include "berth/run/schedule.h"
 #include "berth/tensor/buffer.h"

@@ -227,7 +227,10 @@ Result<void> Queue::record_native(std::span<const Window> uses,
 Result<void> Queue::wait_for(Timepoint moment) {
   if (moment.timeline() == timeline_ || is_reached(moment)) return {};
   const MutexLock lock(mutex_);
-  return do_wait_for(moment);
+  BERTH_TRY(do_wait_for(moment));
+  // The next submit has a timepoint of its own even if nothing else is recorded: it is reached after `moment`.
+  recorded_ = true;
+  return {};
 }
 
 Result<Timepoint> Queue::submit() {

@@ -63,6 +63,8 @@ StepId ScheduleBuilder::add_step(Step step) {
   const auto refuse = [&](Error error) {
     if (!state.mistake) state.mistake = std::move(error);
   };
+  Device* device = nullptr;
+  bool device_is_written = false;
   const auto touch = [&](const Operand& operand, bool writes) {
     if (const Node* node = std::get_if<Node>(&operand.what_)) {
       if (node->id >= state.nodes.size())
@@ -92,6 +94,8 @@ StepId ScheduleBuilder::add_step(Step step) {
                              .end = buffer.byte_offset() + buffer.size(),
                              .writes = writes});
     state.touched_nodes.push_back(kNobody);
+    if (device == nullptr || (writes && !device_is_written)) device = &buffer.device();
+    device_is_written = device_is_written || writes;
     state.memory.push_back(std::move(buffer));
   };
   for (const Operand& operand : step.reads) touch(operand, false);
@@ -100,6 +104,8 @@ StepId ScheduleBuilder::add_step(Step step) {
   state.first_touch.push_back(static_cast<std::uint32_t>(state.touches.size()));
   state.labels.push_back(std::move(step.label));
   state.functions.push_back(std::move(step.run));
+  state.recorders.push_back(std::move(step.record));
+  state.devices.push_back(device);
   return id;
 }
 
@@ -272,6 +278,8 @@ Result<Schedule> Schedule::bind(const Arena& arena) const {
   state->options = {.dependencies_from_bytes = true};
   state->labels = from.labels;
   state->functions = from.functions;
+  state->recorders = from.recorders;
+  state->devices = from.devices;
   state->touches = from.touches;
   state->touched_nodes = from.touched_nodes;
   state->first_touch = from.first_touch;
@@ -303,9 +311,12 @@ Result<Schedule> Schedule::bind(const Arena& arena) const {
                  .value = from.roots[node],
                  .writes = writes};
   };
-  for (std::size_t i = 0; i < state->touches.size(); ++i)
-    if (const NodeId node = state->touched_nodes[i]; node != kNobody && from.nodes[node].bytes > 0)
-      state->touches[i] = place(node, state->touches[i].writes);
+  for (StepId step = 0; step < from.step_count(); ++step)
+    for (std::uint32_t i = from.first_touch[step]; i < from.first_touch[step + 1]; ++i)
+      if (const NodeId node = state->touched_nodes[i]; node != kNobody && from.nodes[node].bytes > 0) {
+        state->touches[i] = place(node, state->touches[i].writes);
+        if (state->devices[step] == nullptr) state->devices[step] = &state->node_memory[node].device();
+      }
   std::vector<Touch> kept;
   for (NodeId node = 0; node < from.nodes.size(); ++node)
     if (from.nodes[node].bytes > 0 && (from.roles[node] == NodeRole::kOutput || from.nodes[node].pinned))

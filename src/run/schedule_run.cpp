@@ -6,12 +6,13 @@
 #include "base/try.h"
 #include "berth/base/mutex.h"
 #include "run/schedule_state.h"
+#include "run/thrown_error.h"
 
 namespace berth {
 
 using namespace internal;
 
-namespace {
+namespace internal {
 
 Error thrown_error() {
   try {
@@ -27,7 +28,7 @@ Error thrown_error() {
   }
 }
 
-}  // namespace
+}  // namespace internal
 
 Result<void> Schedule::run(const RunOptions& options) const {
   State& state = *state_;

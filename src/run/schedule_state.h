@@ -20,6 +20,8 @@ struct Schedule::State {
   // Steps.
   std::vector<std::string> labels{};
   std::vector<StepFunction> functions{};
+  std::vector<RecordFunction> recorders{};
+  std::vector<Device*> devices{};  // of the memory that each step writes first, or else reads; may be null
   std::vector<internal::Touch> touches{};
   std::vector<NodeId> touched_nodes{};        // for each touch; kNobody for a buffer
   std::vector<std::uint32_t> first_touch{0};  // of each step, and the end

@@ -73,12 +73,26 @@ struct StepRun {
 // on the order of that queue. An error or an exception fails the step.
 using StepFunction = std::function<Result<void>(const StepRun&)>;
 
+// The argument of a recording function. Valid during the call.
+struct StepRecord {
+  StepId step = 0;
+  Queue& queue;                     // the queue of this step
+  std::span<const Buffer> nodes{};  // of the bound arena, by node id
+
+  const Buffer& node(Node node) const noexcept { return nodes[node.id]; }
+};
+
+// The function of a step that runs on a queue (see queue_schedule.h): it records the work of the step on that queue and
+// does not wait for it. An error or an exception fails the step.
+using RecordFunction = std::function<Result<void>(const StepRecord&)>;
+
 struct Step {
   std::string label = {};  // for messages
   std::vector<Operand> reads = {};
   std::vector<Operand> writes = {};
   std::vector<StepId> after = {};  // additional steps to wait for; they may be added later
   StepFunction run = {};           // empty: does nothing
+  RecordFunction record = {};      // used instead of `run` by a QueueSchedule
 };
 
 struct ScheduleOptions {
@@ -140,6 +154,7 @@ class Schedule {
 
  private:
   friend class ScheduleBuilder;
+  friend class QueueSchedule;
   friend std::vector<Lifetime> lifetimes_from_schedule(const Schedule& schedule);
   struct State;
   explicit Schedule(std::unique_ptr<State> state) noexcept;

@@ -1,0 +1,381 @@
+// Schedules on queues: the order that results from waits, how few of them there are, and what a run leaves in memory.
+#include "berth/run/queue_schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "berth/berth.h"
+#include "doubles/cuda/cuda_testing.h"
+#include "doubles/lagging_device.h"
+#include "support/support.h"
+
+namespace berth {
+namespace {
+
+using test::fails_with;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<QueuePtr> make_queues(const DevicePtr& device, std::size_t count) {
+  std::vector<QueuePtr> queues;
+  for (std::size_t i = 0; i < count; ++i) queues.push_back(device->make_queue().value());
+  return queues;
+}
+
+Window window_of(const Buffer& buffer) {
+  return buffer.window().value();
+}
+
+// A step that fills a buffer.
+Step fill(const Buffer& target, std::uint8_t value) {
+  return {.label = "fill", .writes = {target}, .record = [=](const StepRecord& run) {
+            return run.queue.fill(window_of(target), value);
+          }};
+}
+
+Step copy(const Buffer& source, const Buffer& target) {
+  return {.label = "copy", .reads = {source}, .writes = {target}, .record = [=](const StepRecord& run) {
+            return run.queue.copy(window_of(source), window_of(target));
+          }};
+}
+
+std::vector<std::byte> bytes_of(const Buffer& buffer) {
+  std::vector<std::byte> bytes(buffer.size());
+  EXPECT_TRUE(buffer.copyout(bytes));
+  return bytes;
+}
+
+TEST(QueueSchedule, KeepsAChainOnOneQueueAndWaitsForNothing) {
+  const DevicePtr cpu = device("CPU").value();
+  const Buffer buffer = Buffer::allocate(cpu, u8, {64}).value();
+  ScheduleBuilder builder;
+  for (std::uint8_t i = 0; i < 10; ++i) builder.add_step(fill(buffer, i));
+  auto on_queues = QueueSchedule::make(builder.build().value(), make_queues(cpu, 2)).value();
+  EXPECT_EQ(on_queues.wait_count(), 0u);
+  for (StepId step = 0; step < 10; ++step) EXPECT_EQ(on_queues.queue_of(step), on_queues.queue_of(0));
+  ASSERT_TRUE(wait(on_queues.run().value()));
+  EXPECT_EQ(bytes_of(buffer), std::vector<std::byte>(64, std::byte{9}));
+}
+
+TEST(QueueSchedule, SpreadsIndependentStepsAndJoinsThemWithOneWaitEach) {
+  const DevicePtr cpu = device("CPU").value();
+  const Buffer a = Buffer::allocate(cpu, u8, {64}).value(), b = Buffer::allocate(cpu, u8, {64}).value(),
+               c = Buffer::allocate(cpu, u8, {64}).value();
+  ScheduleBuilder builder;
+  const StepId one = builder.add_step(fill(a, 1)), two = builder.add_step(fill(b, 2)),
+               three = builder.add_step(fill(c, 3));
+  const StepId join =
+      builder.add_step({.reads = {a, b, c}, .record = [](const StepRecord&) { return Result<void>(); }});
+  const auto on_queues = QueueSchedule::make(builder.build().value(), make_queues(cpu, 3)).value();
+  EXPECT_THAT((std::vector{on_queues.queue_of(one), on_queues.queue_of(two), on_queues.queue_of(three)}),
+              ElementsAre(0u, 1u, 2u));
+  EXPECT_EQ(on_queues.waits_of(join).size(), 2u);
+  EXPECT_EQ(on_queues.wait_count(), 2u);
+}
+
+TEST(QueueSchedule, LeavesOutWaitsThatOtherWaitsImply) {
+  const DevicePtr cpu = device("CPU").value();
+  const Buffer a = Buffer::allocate(cpu, u8, {64}).value(), b = Buffer::allocate(cpu, u8, {64}).value();
+  ScheduleBuilder builder;
+  // 0 on queue 0; 1 on queue 1 reads 0; 2 on queue 2 reads both: it needs to wait for 1 alone.
+  const StepId first = builder.add_step(fill(a, 1));
+  const StepId second = builder.add_step(copy(a, b));
+  const StepId third = builder.add_step({.reads = {a, b}, .record = [](const StepRecord&) { return Result<void>(); }});
+  const StepId again =
+      builder.add_step({.reads = {a}, .after = {third}, .record = [](const StepRecord&) { return Result<void>(); }});
+  const auto rule = [](const QueueChoice& choice) { return std::min<std::uint32_t>(choice.step, 2); };
+  const auto on_queues = QueueSchedule::make(builder.build().value(), make_queues(cpu, 3), {.rule = rule}).value();
+  EXPECT_THAT(on_queues.waits_of(second), ElementsAre(first));
+  EXPECT_THAT(on_queues.waits_of(third), ElementsAre(second));
+  EXPECT_THAT(on_queues.waits_of(again), IsEmpty()) << "its queue has waited already";
+}
+
+TEST(QueueSchedule, ReturnsATimepointOfAllQueuesWithoutWaiting) {
+  const auto lagging = doubles::LaggingDevice::make();
+  const auto one = lagging->lagging_queue(), two = lagging->lagging_queue();
+  const Buffer a = Buffer::allocate(lagging, u8, {64}).value(), b = Buffer::allocate(lagging, u8, {64}).value();
+  ScheduleBuilder builder;
+  builder.add_step(fill(a, 1));
+  builder.add_step(fill(b, 2));
+  auto on_queues = QueueSchedule::make(builder.build().value(), {one, two}).value();
+  EXPECT_NE(on_queues.queue_of(0), on_queues.queue_of(1));
+  const Timepoint done = on_queues.run().value();
+  EXPECT_FALSE(is_reached(done));
+  one->reach_all();
+  two->reach_all();
+  EXPECT_TRUE(is_reached(done));
+}
+
+TEST(QueueSchedule, WaitsOnTheHostForWhatAHostFunctionReads) {
+  const DevicePtr cpu = device("CPU").value();
+  const Buffer a = Buffer::allocate(cpu, u8, {64}).value(), b = Buffer::allocate(cpu, u8, {64}).value();
+  std::byte seen{};
+  ScheduleBuilder builder;
+  builder.add_step(fill(a, 7));
+  builder.add_step({.reads = {a}, .writes = {b}, .run = [&](const StepRun&) -> Result<void> {
+                      seen = a.as_host_bytes().value()[5];
+                      return b.copyin(std::vector<std::byte>(64, std::byte{9}));
+                    }});
+  builder.add_step(copy(b, a));
+  auto on_queues = QueueSchedule::make(builder.build().value(), make_queues(cpu, 2)).value();
+  ASSERT_TRUE(wait(on_queues.run().value()));
+  EXPECT_EQ(seen, std::byte{7});
+  EXPECT_EQ(bytes_of(a)[0], std::byte{9});
+}
+
+TEST(QueueSchedule, NamesTheStepThatFailsAndCanRunAgain) {
+  const DevicePtr cpu = device("CPU").value();
+  const Buffer a = Buffer::allocate(cpu, u8, {64}).value();
+  bool fails = true;
+  ScheduleBuilder builder;
+  builder.add_step(fill(a, 1));
+  builder.add_step({.label = "breaks", .writes = {a}, .record = [&](const StepRecord&) -> Result<void> {
+                      if (fails) throw std::runtime_error("on purpose");
+                      return {};
+                    }});
+  builder.add_step(fill(a, 3));
+  auto on_queues = QueueSchedule::make(builder.build().value(), make_queues(cpu, 2)).value();
+  const auto failed = on_queues.run();
+  ASSERT_FALSE(failed);
+  EXPECT_THAT(failed.error().message(), HasSubstr("breaks"));
+  EXPECT_THAT(failed.error().message(), HasSubstr("on purpose"));
+  EXPECT_EQ(on_queues.schedule().state_of(0), StepState::kDone);
+  EXPECT_EQ(on_queues.schedule().state_of(1), StepState::kFailed);
+  EXPECT_EQ(on_queues.schedule().state_of(2), StepState::kNotRun);
+  EXPECT_EQ(bytes_of(a)[0], std::byte{1});
+  fails = false;
+  ASSERT_TRUE(wait(on_queues.run().value()));
+  EXPECT_EQ(bytes_of(a)[0], std::byte{3});
+}
+
+TEST(QueueSchedule, RefusesQueuesThatCannotServeItsSteps) {
+  const DevicePtr cpu = device("CPU").value();
+  const auto lagging = doubles::LaggingDevice::make();
+  const auto schedule = [&] {
+    ScheduleBuilder builder;
+    builder.add_step(fill(Buffer::allocate(lagging, u8, {64}).value(), 1));
+    return builder.build().value();
+  };
+  EXPECT_TRUE(fails_with(QueueSchedule::make(schedule(), {}), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(QueueSchedule::make(schedule(), {nullptr}), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(QueueSchedule::make(schedule(), make_queues(cpu, 2)), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(
+      QueueSchedule::make(schedule(), make_queues(lagging, 2), {.rule = [](const QueueChoice&) { return 2u; }}),
+      Code::kInvalidArgument));
+  ScheduleBuilder builder;
+  const Node node = builder.add_node({.bytes = 64});
+  builder.add_step({.writes = {node}});
+  EXPECT_TRUE(fails_with(QueueSchedule::make(builder.build().value(), make_queues(cpu, 1)), Code::kNotAllocated));
+}
+
+TEST(QueueSchedule, SendsAStepToAQueueOfTheDeviceThatItWrites) {
+  const DevicePtr cpu = device("CPU").value();
+  const auto lagging = doubles::LaggingDevice::make();
+  const Buffer here = Buffer::allocate(cpu, u8, {64}).value(), there = Buffer::allocate(lagging, u8, {64}).value();
+  ScheduleBuilder builder;
+  const StepId on_cpu = builder.add_step(fill(here, 1)), on_lagging = builder.add_step(fill(there, 1));
+  const StepId both = builder.add_step(
+      {.reads = {here}, .writes = {there}, .record = [](const StepRecord&) { return Result<void>(); }});
+  const auto on_queues =
+      QueueSchedule::make(builder.build().value(), {cpu->make_queue().value(), lagging->make_queue().value()}).value();
+  EXPECT_EQ(on_queues.queue_of(on_cpu), 0u);
+  EXPECT_EQ(on_queues.queue_of(on_lagging), 1u);
+  EXPECT_EQ(on_queues.queue_of(both), 1u);
+  EXPECT_THAT(on_queues.waits_of(both), ElementsAre(on_cpu));
+}
+
+// --- Random graphs ---
+
+struct RandomStep {
+  std::size_t source = 0, target = 0;  // 64-byte windows of one buffer; a fill if they are equal
+  std::size_t length = 1;              // windows
+};
+
+std::vector<RandomStep> random_steps(std::uint32_t seed, std::size_t count, std::size_t windows) {
+  std::mt19937 random(seed);
+  std::vector<RandomStep> steps(count);
+  for (RandomStep& step : steps) {
+    step.length = 1 + random() % 3;
+    step.source = random() % (windows - step.length + 1);
+    step.target = random() % (windows - step.length + 1);
+    const std::size_t gap = step.source < step.target ? step.target - step.source : step.source - step.target;
+    if (gap < step.length) step.source = step.target;  // no overlapping copies
+  }
+  return steps;
+}
+
+constexpr std::size_t kWindow = 64;
+
+Schedule schedule_of(const std::vector<RandomStep>& steps, const Buffer& buffer) {
+  ScheduleBuilder builder;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Buffer source = buffer.view(steps[i].source * kWindow, steps[i].length * kWindow).value();
+    const Buffer target = buffer.view(steps[i].target * kWindow, steps[i].length * kWindow).value();
+    if (steps[i].source == steps[i].target)
+      builder.add_step(fill(target, static_cast<std::uint8_t>(i + 1)));
+    else
+      builder.add_step(copy(source, target));
+  }
+  return builder.build().value();
+}
+
+std::vector<std::byte> run_in_order(const std::vector<RandomStep>& steps, std::size_t windows, int runs) {
+  std::vector<std::byte> bytes(windows * kWindow);
+  for (int run = 0; run < runs; ++run)
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const auto at = [&](std::size_t window) { return bytes.begin() + static_cast<std::ptrdiff_t>(window * kWindow); };
+      const auto length = static_cast<std::ptrdiff_t>(steps[i].length * kWindow);
+      if (steps[i].source == steps[i].target)
+        std::fill_n(at(steps[i].target), length, static_cast<std::byte>(i + 1));
+      else
+        std::copy_n(at(steps[i].source), length, at(steps[i].target));
+    }
+  return bytes;
+}
+
+// Runs random steps on random queues of a device, twice in a row, and compares with the steps one after another.
+void check_random_graphs(const DevicePtr& device, std::uint32_t rounds) {
+  for (std::uint32_t seed = 1; seed <= rounds; ++seed) {
+    const std::size_t windows = 4 + seed % 9, queues = 1 + seed % 4;
+    const auto steps = random_steps(seed, 40, windows);
+    const Buffer buffer = Buffer::allocate(device, u8, {windows * kWindow}, {.zero = true}).value();
+    QueueScheduleOptions options;
+    std::mt19937 random(seed);
+    if (seed % 2 == 0)
+      options.rule = [&](const QueueChoice& choice) { return choice.allowed[random() % choice.allowed.size()]; };
+    auto on_queues = QueueSchedule::make(schedule_of(steps, buffer), make_queues(device, queues), options).value();
+    Timepoint done;
+    for (int run = 0; run < 2; ++run) {
+      const auto ran = on_queues.run();
+      ASSERT_TRUE(ran) << ran.error().message();
+      done = *ran;
+    }
+    ASSERT_TRUE(wait(done));
+    EXPECT_EQ(bytes_of(buffer), run_in_order(steps, windows, 2)) << "seed " << seed;
+  }
+}
+
+TEST(QueueSchedule, LeavesWhatASequentialRunLeavesOnCpu) {
+  check_random_graphs(device("CPU").value(), 60);
+}
+
+TEST(QueueSchedule, LeavesWhatASequentialRunLeavesOnCuda) {
+  const cuda_test::CudaChoice choice;
+  check_random_graphs(device("CUDA").value(), 40);
+  if (cuda_test::on_real_gpu()) return;
+  for (const std::string& text : cuda_test::cuda_violations()) ADD_FAILURE() << text;
+}
+
+TEST(QueueSchedule, LeavesWhatASequentialRunLeavesOnWebgpu) {
+  const auto webgpu = device("WEBGPU");
+  if (!webgpu) GTEST_SKIP() << webgpu.error().message();
+  check_random_graphs(*webgpu, 10);
+}
+
+TEST(QueueSchedule, HoldsThePlanOfAnArenaOnSeveralQueues) {
+  const cuda_test::CudaChoice choice;
+  {
+    const DevicePtr cuda = device("CUDA").value();
+    for (std::uint32_t seed = 1; seed <= 10; ++seed) {
+      std::mt19937 random(seed);
+      const Buffer result = Buffer::allocate(cuda, u8, {256}).value();
+      ScheduleBuilder builder;
+      // Chains of nodes: each is filled, copied on, and its last one ends in the result.
+      std::vector<Node> nodes;
+      std::vector<std::uint8_t> expected;
+      for (std::size_t chain = 0; chain < 4; ++chain) {
+        const auto value = static_cast<std::uint8_t>(random());
+        Node last = builder.add_node({.bytes = 64});
+        builder.add_step({.writes = {last}, .record = [=](const StepRecord& run) {
+                            return run.queue.fill(window_of(run.node(last)), value);
+                          }});
+        for (std::size_t i = random() % 6; i > 0; --i) {
+          const Node next = builder.add_node({.bytes = 64});
+          builder.add_step({.reads = {last}, .writes = {next}, .record = [=](const StepRecord& run) {
+                              return run.queue.copy(window_of(run.node(last)), window_of(run.node(next)));
+                            }});
+          last = next;
+        }
+        const Buffer part = result.view(chain * 64, 64).value();
+        builder.add_step({.reads = {last}, .writes = {part}, .record = [=](const StepRecord& run) {
+                            return run.queue.copy(window_of(run.node(last)), window_of(part));
+                          }});
+        expected.insert(expected.end(), 64, value);
+      }
+      const Schedule open = builder.build().value();
+      const MemoryPlan found = plan({.lifetimes = lifetimes_from_schedule(open)}).value();
+      const Arena arena = Arena::from_plan(cuda, found).value();
+      auto on_queues = QueueSchedule::make(open.bind(arena).value(), make_queues(cuda, 3)).value();
+      ASSERT_TRUE(wait(on_queues.run().value()));
+      const auto bytes = bytes_of(result);
+      EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), expected.begin(),
+                             [](std::byte a, std::uint8_t b) { return a == std::byte{b}; }))
+          << "seed " << seed;
+    }
+  }
+  if (cuda_test::on_real_gpu()) return;
+  for (const std::string& text : cuda_test::cuda_violations()) ADD_FAILURE() << text;
+}
+
+// Which steps are over before which, given the order on queues and the waits, except one wait.
+class Reach {
+ public:
+  Reach(const QueueSchedule& on_queues, std::optional<std::pair<StepId, StepId>> without)
+      : count_(on_queues.schedule().step_count()), before_(count_ * count_) {
+    std::vector<StepId> last(16, ~StepId{0});
+    for (const StepId step : on_queues.order()) {
+      StepId& newest = last[on_queues.queue_of(step)];
+      if (newest != ~StepId{0}) add(newest, step);
+      newest = step;
+      for (const StepId other : on_queues.waits_of(step))
+        if (!without || *without != std::pair(other, step)) add(other, step);
+    }
+  }
+  bool operator()(StepId first, StepId second) const { return before_[first * count_ + second]; }
+
+ private:
+  void add(StepId first, StepId second) {
+    before_[first * count_ + second] = true;
+    for (StepId other = 0; other < count_; ++other)
+      if (before_[other * count_ + first]) before_[other * count_ + second] = true;
+  }
+  std::size_t count_;
+  std::vector<bool> before_;
+};
+
+RC_GTEST_PROP(QueueScheduleProperty, OrdersEveryDependencyAndNeedsEveryWait, ()) {
+  const DevicePtr cpu = device("CPU").value();
+  const auto seed = *rc::gen::arbitrary<std::uint32_t>();
+  const std::size_t windows = *rc::gen::inRange<std::size_t>(3, 12), queues = *rc::gen::inRange<std::size_t>(1, 6);
+  const auto steps = random_steps(seed, *rc::gen::inRange<std::size_t>(0, 30), windows);
+  const Buffer buffer = Buffer::allocate(cpu, u8, {windows * kWindow}).value();
+  std::mt19937 random(seed);
+  QueueScheduleOptions options;
+  if (*rc::gen::arbitrary<bool>())
+    options.rule = [&](const QueueChoice& choice) { return choice.allowed[random() % choice.allowed.size()]; };
+  const auto on_queues = QueueSchedule::make(schedule_of(steps, buffer), make_queues(cpu, queues), options).value();
+
+  const auto missing = [&](const Reach& reach) {
+    for (StepId step = 0; step < steps.size(); ++step)
+      for (const StepId before : on_queues.schedule().dependencies_of(step))
+        if (!reach(before, step)) return true;
+    return false;
+  };
+  RC_ASSERT(!missing(Reach(on_queues, std::nullopt)));
+  std::size_t waits = 0;
+  for (StepId step = 0; step < steps.size(); ++step)
+    for (const StepId other : on_queues.waits_of(step)) {
+      ++waits;
+      RC_ASSERT(on_queues.queue_of(other) != on_queues.queue_of(step));
+      RC_ASSERT(missing(Reach(on_queues, std::pair(other, step))));
+    }
+  RC_ASSERT(on_queues.wait_count() == waits);
+}
+
+}  // namespace
+}  // namespace berth
