@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <unordered_map>
@@ -83,7 +84,7 @@ struct Lane {
   std::uint64_t at = 0, base = 0, end = 0;  // the rest of the current slab is [at, end)
   std::uint64_t to_host = 0;                // host address minus handle
   BlockFlags flags = BlockFlags::kNone;
-  bool has_host = false;
+  std::uint64_t host_mask = 0;  // all bits, or none where the host has no pointer
   std::size_t in_use = 0;
   std::vector<Slab> slabs;  // the first `in_use` are in use, the others are empty
 
@@ -97,7 +98,7 @@ struct Lane {
     base = block.handle;
     end = block.handle + (block.bytes & ~(kGranule - 1));
     at = position.at;
-    has_host = block.host != nullptr;
+    host_mask = block.host != nullptr ? ~std::uint64_t{0} : 0;
     to_host = reinterpret_cast<std::uint64_t>(block.host) - block.handle;
     flags = block.flags;
   }
@@ -141,11 +142,13 @@ class Linear final : public LinearMemory {
   Result<Block> allocate(const BlockSpec& spec) override {
     if (enter()) [[likely]] {
       Lane& lane = lanes_[static_cast<std::size_t>(spec.host)];
+      // An alignment of zero gives a padding that never fits.
       const std::uint64_t padding = (0 - lane.at) & (spec.alignment - 1);
       const std::uint64_t room = lane.end - lane.at;
       const std::uint64_t size = in_granules(spec.bytes);
-      if (std::has_single_bit(spec.alignment) && size - 1 < room && padding <= room - size && !spec.zero) [[likely]] {
-        const Block block = bump(lane, spec, padding);
+      if (!(spec.alignment & (spec.alignment - 1)) && size - 1 < room && padding <= room - size && !spec.zero)
+          [[likely]] {
+        auto block = bump(lane, spec, padding);
         lock_.leave();
         return block;
       }
@@ -306,19 +309,27 @@ class Linear final : public LinearMemory {
     lock_.await_owner();
   }
 
-  // Requires: the lane has room.
-  Block bump(Lane& lane, const BlockSpec& spec, std::uint64_t padding) noexcept {
+  // The block is written in two halves of 16 bytes. A caller that copies it reads such halves, and a processor is slow
+  // to read a half that was written in pieces. Requires: the lane has room.
+  Result<Block> bump(Lane& lane, const BlockSpec& spec, std::uint64_t padding) noexcept {
+    using Half = std::uint64_t __attribute__((vector_size(16)));
+    static_assert(2 * sizeof(Half) == sizeof(Block) && offsetof(Block, host) == 8 && offsetof(Block, bytes) == 16 &&
+                  offsetof(Block, label) == 24 && offsetof(Block, flags) == 26 && offsetof(Block, usage) == 27 &&
+                  offsetof(Block, key) == 28 && std::endian::native == std::endian::little);
     const std::uint64_t start = lane.at + padding;
     lane.at = start + in_granules(spec.bytes);
     ++top_->live;
     live_bytes_ += spec.bytes;
-    return {.handle = start,
-            .host = lane.has_host ? reinterpret_cast<std::byte*>(start + lane.to_host) : nullptr,
-            .bytes = spec.bytes,
-            .label = spec.label,
-            .flags = lane.flags,
-            .usage = spec.usage,
-            .key = top_index_ << kLaneBits | static_cast<std::uint32_t>(spec.host)};
+    const std::uint64_t key = std::uint64_t{top_index_} << kLaneBits | static_cast<std::uint64_t>(spec.host);
+    const std::uint64_t tail = key << 32 | static_cast<std::uint64_t>(spec.usage) << 24 |
+                               static_cast<std::uint64_t>(lane.flags) << 16 | spec.label.id();
+    const Half first{start, (start + lane.to_host) & lane.host_mask};
+    const Half second{spec.bytes, tail};
+    Result<Block> result = Block{};
+    auto* const bytes = reinterpret_cast<std::byte*>(&*result);
+    std::memcpy(bytes, &first, sizeof(Half));
+    std::memcpy(bytes + sizeof(Half), &second, sizeof(Half));
+    return result;
   }
 
   // Ends the life of a block of the newest level. False, and nothing was done, if it is the last live block of the
@@ -343,7 +354,8 @@ class Linear final : public LinearMemory {
     ++out_of_order_;
   }
 
-  Result<Block> allocate_slowly(const BlockSpec& spec) {
+  // Not part of the quick path, which saves no registers as long as it makes no calls but this one.
+  [[gnu::noinline]] Result<Block> allocate_slowly(const BlockSpec& spec) {
     BERTH_TRY(check_alignment(spec.alignment, Layer::kAllocator));
     if (spec.bytes == 0) return Block{.label = spec.label, .usage = spec.usage};
     Block block;
@@ -358,7 +370,7 @@ class Linear final : public LinearMemory {
           BERTH_TRY(next_slab(lane, spec));
           padding = (0 - lane.at) & (spec.alignment - 1);
         }
-        if (divides_) block = bump(lane, spec, padding);
+        if (divides_) block = *bump(lane, spec, padding);
       }
       if (!divides_) return allocate_whole(spec);
     }
@@ -434,7 +446,7 @@ class Linear final : public LinearMemory {
     return block;
   }
 
-  void release_slowly(const Block& block, Timepoint last_use) noexcept {
+  [[gnu::noinline]] void release_slowly(const Block& block, Timepoint last_use) noexcept {
     if (block.bytes == 0) return;
     const bool in_use = !is_reached(last_use);
     bool is_whole = false;
