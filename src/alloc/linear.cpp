@@ -97,7 +97,7 @@ struct Lane {
     const Block& block = slabs[in_use - 1].block;
     base = block.handle;
     end = block.handle + (block.bytes & ~(kGranule - 1));
-    at = position.at;
+    at = std::min(position.at, end);  // the end of a slab may lie behind its last whole granule
     host_mask = block.host != nullptr ? ~std::uint64_t{0} : 0;
     to_host = reinterpret_cast<std::uint64_t>(block.host) - block.handle;
     flags = block.flags;

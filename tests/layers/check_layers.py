@@ -60,6 +60,10 @@ PRIVATE_HEADERS = {
     "base/try.h": ["cli", "python"],
     # What the program writes appears complete or not at all, as what the library writes.
     "base/atomic_file.h": ["cli"],
+    # Names from files are checked before they reach the terminal.
+    "base/utf8.h": ["cli"],
+    # `berth explain` predicts what a caching pool would hold.
+    "alloc/caching_pool/size_class.h": ["cli"],
     # The program finds its own file to start itself again. This is the operating system's business, not the library's.
     "base/os/program_path.h": ["cli"],
     # The session of `berth run`. Its interface is not yet promised to users.
