@@ -82,6 +82,7 @@ class FaultyDevice final : public Device {
     BERTH_TRY(survive(*plan_));
     return host_->make_kernel(source);
   }
+  BlockFlags expected_flags(const BlockSpec& spec) noexcept override { return host_->expected_flags(spec); }
   Result<Block> import_block(const ForeignMemory& memory) override {
     BERTH_TRY(survive(*plan_));
     return host_->import_block(memory);

@@ -56,10 +56,8 @@ class MappedGrowable final : public GrowableMemory {
                    spec.alignment, space_->granularity());
     BERTH_TRY_ASSIGN(const std::uint64_t offset, device_->take_under_pressure(spec, [&] { return take(spec); }));
     Block block{.handle = base_ + offset, .bytes = spec.bytes, .label = spec.label, .usage = spec.usage};
-    if (space_->is_host()) {
-      block.host = reinterpret_cast<std::byte*>(block.handle);
-      block.flags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
-    }
+    block.flags = expected_flags(spec);
+    if (space_->is_host()) block.host = reinterpret_cast<std::byte*>(block.handle);
     if (spec.zero)
       if (auto zeroed = zero_block(*device_, block, block.bytes); !zeroed) {
         release(block, {});
@@ -87,6 +85,9 @@ class MappedGrowable final : public GrowableMemory {
 
   Device& device() noexcept override { return *device_; }
   std::string_view name() const noexcept override { return "growable memory"; }
+  BlockFlags expected_flags(const BlockSpec&) noexcept override {
+    return space_->is_host() ? BlockFlags::kHostPointer | BlockFlags::kHostTransfer : BlockFlags::kNone;
+  }
 
   std::size_t trim(std::size_t keep_bytes) noexcept override {
     const MutexLock lock(mutex_);

@@ -23,6 +23,14 @@ DevicePtr share_device(std::unique_ptr<Device> device) {
   });
 }
 
+BlockFlags Allocator::expected_flags(const BlockSpec& spec) noexcept {
+  return device().expected_flags(spec);
+}
+
+BlockFlags Device::expected_flags(const BlockSpec&) noexcept {
+  return BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
+}
+
 Device::Device(std::string name, DeviceLimits limits) : name_(std::move(name)), limits_(limits) {}
 
 Device::~Device() = default;

@@ -44,10 +44,8 @@ class PagedMemory final : public EvictableMemory {
     BERTH_TRY_ASSIGN(const std::uint64_t address, space_->reserve(pages));
     Entry entry;
     entry.block = {.handle = address, .bytes = spec.bytes, .label = spec.label, .usage = spec.usage};
-    if (space_->is_host()) {
-      entry.block.host = reinterpret_cast<std::byte*>(address);
-      entry.block.flags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
-    }
+    entry.block.flags = expected_flags(spec);
+    if (space_->is_host()) entry.block.host = reinterpret_cast<std::byte*>(address);
     entry.tag = spec.tag;
     entry.pages = pages;
     const auto take = [&]() -> Result<void> {
@@ -83,6 +81,9 @@ class PagedMemory final : public EvictableMemory {
 
   Device& device() noexcept override { return *device_; }
   std::string_view name() const noexcept override { return "evictable"; }
+  BlockFlags expected_flags(const BlockSpec&) noexcept override {
+    return space_->is_host() ? BlockFlags::kHostPointer | BlockFlags::kHostTransfer : BlockFlags::kNone;
+  }
   std::size_t trim(std::size_t) noexcept override {
     const MutexLock lock(mutex_);
     const std::size_t before = resident_;
@@ -338,6 +339,7 @@ class PagedMemory final : public EvictableMemory {
 }  // namespace
 
 Result<std::shared_ptr<EvictableMemory>> make_evictable(DevicePtr device, EvictableOptions options) {
+  if (device == nullptr) return Error(Code::kInvalidArgument, Layer::kAllocator, "evictable memory needs a device");
   BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, device->make_address_space());
   return std::shared_ptr<EvictableMemory>(
       std::make_shared<PagedMemory>(std::move(device), std::move(space), std::move(options)));

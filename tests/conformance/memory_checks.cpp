@@ -196,6 +196,18 @@ void refuses_what_no_memory_can_hold(Bed& bed) {
   EXPECT_EQ(bed.device()->counters().live_count, before.live_count);
 }
 
+void knows_the_flags_of_a_block_before_it_exists(Bed& bed) {
+  for (const HostAccess host : {HostAccess::kPreferred, HostAccess::kNone, HostAccess::kRequired}) {
+    const BlockSpec spec{.bytes = 4096, .host = host};
+    const BlockFlags expected = bed.device()->expected_flags(spec);
+    const auto block = bed.device()->allocate(spec);
+    if (!block && host == HostAccess::kRequired) continue;  // a device may refuse it
+    ASSERT_TRUE(block.has_value()) << block.error().message();
+    EXPECT_EQ(static_cast<int>(block->flags), static_cast<int>(expected)) << static_cast<int>(host);
+    bed.device()->release(*block);
+  }
+}
+
 constexpr Check kChecks[] = {
     {"AllocatesAtTheAlignmentAsked", allocates_at_the_alignment_asked},
     {"GivesZeroBytesWithoutADriverCall", gives_zero_bytes_without_a_driver_call},
@@ -210,6 +222,7 @@ constexpr Check kChecks[] = {
     {"AllocatesOnceForSixteenThreads", allocates_once_for_sixteen_threads},
     {"SurvivesThreadsThatAllocateAtOnce", survives_threads_that_allocate_at_once},
     {"RefusesWhatNoMemoryCanHold", refuses_what_no_memory_can_hold},
+    {"KnowsTheFlagsOfABlockBeforeItExists", knows_the_flags_of_a_block_before_it_exists},
 };
 
 }  // namespace

@@ -65,6 +65,10 @@ class LaggingDevice final : public Device {
     return std::static_pointer_cast<LaggingDevice>(shared);
   }
 
+  BlockFlags expected_flags(const BlockSpec& spec) noexcept override {
+    return host_pointers_ ? host_->expected_flags(spec) : BlockFlags::kNone;
+  }
+
   // A queue whose moments the test moves.
   std::shared_ptr<LaggingQueue> lagging_queue() { return std::static_pointer_cast<LaggingQueue>(make_queue().value()); }
 

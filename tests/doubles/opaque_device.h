@@ -58,6 +58,7 @@ class OpaqueQueue final : public Queue {
 class OpaqueDevice final : public Device {
  public:
   explicit OpaqueDevice(DeviceLimits limits = {}) : Device("OPAQUE", limits) {}
+  BlockFlags expected_flags(const BlockSpec&) noexcept override { return BlockFlags::kNone; }
 
  protected:
   Result<Block> allocate_block(const BlockSpec& spec) override {

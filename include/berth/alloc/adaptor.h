@@ -11,6 +11,7 @@ namespace berth {
 class AllocatorAdaptor : public Allocator {
  public:
   Device& device() noexcept override { return inner_->device(); }
+  BlockFlags expected_flags(const BlockSpec& spec) noexcept override { return inner_->expected_flags(spec); }
   std::size_t trim(std::size_t keep_bytes = 0) noexcept override { return inner_->trim(keep_bytes); }
   void explain(OutOfMemory& report) const override { inner_->explain(report); }
 

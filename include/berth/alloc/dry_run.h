@@ -21,6 +21,7 @@ class DryRun final : public AllocatorAdaptor {
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override;
   std::string_view name() const noexcept override { return "dry run"; }
+  BlockFlags expected_flags(const BlockSpec&) noexcept override { return BlockFlags::kNone; }
   std::size_t trim(std::size_t) noexcept override { return 0; }
   void explain(OutOfMemory& report) const override;
 

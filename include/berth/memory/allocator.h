@@ -34,6 +34,10 @@ class Allocator {
   // The device at the bottom of the stack.
   virtual Device& device() noexcept = 0;
 
+  // The flags that a block for `spec` would have, without allocating it, such as whether the host could access it.
+  // Unless overridden, those of the device.
+  virtual BlockFlags expected_flags(const BlockSpec& spec) noexcept;
+
   // A short name of this layer: "caching pool", "limit", "CPU".
   virtual std::string_view name() const noexcept = 0;
 

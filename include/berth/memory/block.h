@@ -60,6 +60,9 @@ enum class BlockFlags : std::uint8_t {
 constexpr BlockFlags operator|(BlockFlags a, BlockFlags b) noexcept {
   return static_cast<BlockFlags>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
 }
+constexpr bool has(BlockFlags flags, BlockFlags flag) noexcept {
+  return (static_cast<std::uint8_t>(flags) & static_cast<std::uint8_t>(flag)) != 0;
+}
 
 struct Block {
   std::uint64_t handle = 0;   // device-specific: an address, an object pointer, ...
@@ -70,9 +73,7 @@ struct Block {
   Usage usage = Usage::kDefault;
   std::uint32_t key = 0;  // for use by the allocator
 
-  constexpr bool has(BlockFlags flag) const noexcept {
-    return (static_cast<std::uint8_t>(flags) & static_cast<std::uint8_t>(flag)) != 0;
-  }
+  constexpr bool has(BlockFlags flag) const noexcept { return berth::has(flags, flag); }
 };
 static_assert(sizeof(Block) == 32);
 

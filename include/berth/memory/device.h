@@ -42,6 +42,7 @@ struct DeviceCounters : LiveCounters {
   std::size_t foreign_bytes = 0;  // imported memory, which is not part of the live bytes
   std::size_t foreign_count = 0;
 };
+std::string to_string(const DeviceCounters& counters);
 
 // Memory that another library allocated. `address` is a host pointer on CPU and the device's own handle elsewhere.
 struct ForeignMemory {
@@ -121,6 +122,9 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   Result<Block> allocate(const BlockSpec& spec) final;
   void release(const Block& block, Timepoint last_use = {}) noexcept final;
   Device& device() noexcept final { return *this; }
+  // Host memory, unless a device overrides it. A device without host pointers or with read-only memory must override
+  // it; otherwise a refused access to a lazy buffer allocates its memory first.
+  BlockFlags expected_flags(const BlockSpec& spec) noexcept override;
   void explain(OutOfMemory& report) const final;
 
   // For allocators that obtain memory from the driver themselves: reserves `pieces` times `piece_bytes` for the request
@@ -239,6 +243,11 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
 };
 
 using DevicePtr = std::shared_ptr<Device>;
+
+// The name of the device.
+inline std::string to_string(const Device& device) {
+  return std::string(device.name());
+}
 
 // Moves a new device into shared ownership such that destroy() runs before its destructor.
 DevicePtr share_device(std::unique_ptr<Device> device);

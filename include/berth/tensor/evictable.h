@@ -35,6 +35,7 @@ struct EvictableCounters {
   std::size_t evicted_bytes = 0;
   std::size_t spilled_bytes = 0;  // contents held in host memory or a file
 };
+std::string to_string(const EvictableCounters& counters);
 
 class EvictableMemory : public Allocator {
  public:
@@ -62,7 +63,7 @@ class EvictableMemory : public Allocator {
   virtual EvictableCounters counters() const = 0;
 };
 
-// kUnsupported if the device has no virtual-memory mapping.
+// kUnsupported if the device has no virtual-memory mapping; kInvalidArgument without a device.
 Result<std::shared_ptr<EvictableMemory>> make_evictable(DevicePtr device, EvictableOptions options = {});
 
 }  // namespace berth

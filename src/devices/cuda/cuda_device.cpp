@@ -272,10 +272,7 @@ Result<Block> CudaDevice::allocate_managed(const BlockSpec& spec) {
   if (status != kSuccess) return driver_.error(status, "cuMemAllocManaged");
   auto* const host = reinterpret_cast<std::byte*>(address);
   if (spec.zero) std::memset(host, 0, spec.bytes);
-  // Without concurrent access the host must not access managed memory while the GPU runs anything, which only a wait
-  // can ensure.
-  const BlockFlags transfer = info_.concurrent_managed_access ? BlockFlags::kHostTransfer : BlockFlags::kNone;
-  return Block{.handle = address, .host = host, .bytes = spec.bytes, .flags = BlockFlags::kHostPointer | transfer};
+  return Block{.handle = address, .host = host, .bytes = spec.bytes, .flags = managed_flags()};
 }
 
 void CudaDevice::free_managed(const Block& block, Timepoint last_use) noexcept {
@@ -356,8 +353,9 @@ Result<Kernel> CudaDevice::make_kernel(const KernelSource& source) {
 DlpackPlace CudaDevice::dlpack_place(const Block& block) const noexcept {
   constexpr std::int32_t kDlCuda = 2, kDlCudaManaged = 13;
   // Only managed memory has a host pointer.
-  return {
-      .device_type = block.host != nullptr ? kDlCudaManaged : kDlCuda, .device_id = ordinal(), .data = block.handle};
+  return {.device_type = block.has(BlockFlags::kHostPointer) ? kDlCudaManaged : kDlCuda,
+          .device_id = ordinal(),
+          .data = block.handle};
 }
 
 Result<Block> CudaDevice::import_block(const ForeignMemory& memory) {

@@ -39,6 +39,9 @@ class CudaDevice final : public Device {
   bool reaches(const Device& other) const noexcept override { return typeid(other) == typeid(CudaDevice); }
   Result<std::unique_ptr<AddressSpace>> make_address_space() override { return cuda::make_address_space(*this); }
   DlpackPlace dlpack_place(const Block& block) const noexcept override;
+  BlockFlags expected_flags(const BlockSpec& spec) noexcept override {
+    return spec.host == HostAccess::kRequired && info_.managed_memory ? managed_flags() : BlockFlags::kNone;
+  }
   void* native() noexcept override { return context_; }
   void destroy() noexcept override;
   std::size_t trim(std::size_t keep_bytes) noexcept override;
@@ -80,6 +83,11 @@ class CudaDevice final : public Device {
   std::unique_ptr<Residency> make_residency() override { return std::make_unique<CudaResidency>(*this); }
 
  private:
+  // Without concurrent access the host must not access managed memory while the GPU runs anything, which only a wait
+  // can ensure.
+  BlockFlags managed_flags() const noexcept {
+    return BlockFlags::kHostPointer | (info_.concurrent_managed_access ? BlockFlags::kHostTransfer : BlockFlags::kNone);
+  }
   CudaDevice(const Driver& driver, CudaInfo info, DeviceLimits limits);
   Result<void> start();
   void stop() noexcept;

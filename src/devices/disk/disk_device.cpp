@@ -43,6 +43,8 @@ class DiskDevice final : public Device {
     return fmt::format("file {}, {}", path_, format_bytes(limits().total_bytes));
   }
 
+  BlockFlags expected_flags(const BlockSpec&) noexcept override { return kMappedFile; }
+
   Result<void> check_host_access(const Block&, std::size_t offset, std::size_t bytes) const override {
     BERTH_TRY_ASSIGN(const std::size_t size, current_size());
     if (offset + bytes > size) return shrank(offset, bytes, size);
@@ -90,7 +92,7 @@ class DiskDevice final : public Device {
     return Block{.handle = reinterpret_cast<std::uint64_t>(memory),
                  .host = static_cast<std::byte*>(memory),
                  .bytes = spec.bytes,
-                 .flags = BlockFlags::kHostPointer | BlockFlags::kReadOnly};
+                 .flags = kMappedFile};
   }
 
   void free_block(const Block& block, Timepoint) noexcept override { munmap(block.host, block.bytes); }
@@ -98,6 +100,8 @@ class DiskDevice final : public Device {
   Result<std::unique_ptr<Queue>> create_queue() override;
 
  private:
+  static constexpr BlockFlags kMappedFile = BlockFlags::kHostPointer | BlockFlags::kReadOnly;
+
   // Uses lseek instead of fstat, which returns more and takes half as long again: a model has thousands of tensors,
   // each checked in turn. Nothing depends on the file position.
   Result<std::size_t> current_size() const {

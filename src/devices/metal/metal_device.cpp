@@ -149,9 +149,7 @@ MTL::Buffer* MetalDevice::new_shared(const BlockSpec& spec) {
 }
 
 Result<Block> MetalDevice::allocate_block(const BlockSpec& spec) {
-  const bool shared =
-      spec.host == HostAccess::kRequired || (spec.host == HostAccess::kPreferred && limits().unified_memory);
-  if (!shared) {
+  if (!is_shared(spec)) {
     if (spec.alignment > page_bytes())
       return Error(Code::kUnsupported, Layer::kDevice,
                    "private Metal memory is aligned to pages of {} bytes and {} was requested", page_bytes(),
@@ -170,10 +168,7 @@ Result<Block> MetalDevice::allocate_block(const BlockSpec& spec) {
   if (buffer == nullptr) return out_of_memory(OutOfMemory::Cause::kCapacity, *this, spec);
   auto* const host = static_cast<std::byte*>(buffer->contents());
   if (spec.zero) std::memset(host, 0, spec.bytes);
-  return Block{.handle = handle_of(buffer),
-               .host = host,
-               .bytes = spec.bytes,
-               .flags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer};
+  return Block{.handle = handle_of(buffer), .host = host, .bytes = spec.bytes, .flags = kSharedFlags};
 }
 
 void MetalDevice::free_block(const Block& block, Timepoint) noexcept {
@@ -237,7 +232,7 @@ Result<Block> MetalDevice::import_block(const ForeignMemory& memory) {
                  buffer.length());
   if (buffer.storageMode() == MTL::StorageModeShared) {
     block.host = static_cast<std::byte*>(const_cast<MTL::Buffer&>(buffer).contents());
-    block.flags = block.flags | BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
+    block.flags = block.flags | kSharedFlags;
   }
   return block;
 }

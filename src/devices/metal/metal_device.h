@@ -42,6 +42,9 @@ class MetalDevice final : public Device {
     return {.device_type = 8, .device_id = ordinal(), .data = block.handle, .is_object = true};
   }
   Result<Block> import_block(const ForeignMemory& memory) override;
+  BlockFlags expected_flags(const BlockSpec& spec) noexcept override {
+    return is_shared(spec) ? kSharedFlags : BlockFlags::kNone;
+  }
   void* native() noexcept override { return device_.get(); }
   void destroy() noexcept override;
   // Metal keeps memory that was removed from the residency set until the set is committed: this commits it now.
@@ -64,6 +67,12 @@ class MetalDevice final : public Device {
 
  private:
   MetalDevice(Owned<MTL::Device> device, std::size_t ordinal, std::string name, DeviceLimits limits);
+  static constexpr BlockFlags kSharedFlags = BlockFlags::kHostPointer | BlockFlags::kHostTransfer;
+
+  // True if a block for `spec` is in memory that the host shares.
+  bool is_shared(const BlockSpec& spec) const noexcept {
+    return spec.host == HostAccess::kRequired || (spec.host == HostAccess::kPreferred && limits().unified_memory);
+  }
   void stop() noexcept;
   MTL::Buffer* new_shared(const BlockSpec& spec);
   Result<void> zero_private(const MTL::Buffer& buffer, std::size_t bytes);

@@ -41,6 +41,7 @@ class WebgpuDevice final : public Device {
   DlpackPlace dlpack_place(const Block& block) const noexcept override {
     return {.device_type = 15, .device_id = ordinal(), .data = block.handle, .is_object = true};
   }
+  BlockFlags expected_flags(const BlockSpec&) noexcept override { return BlockFlags::kNone; }
   Result<Block> import_block(const ForeignMemory& memory) override {
     if (memory.address == 0)
       return Error(Code::kInvalidArgument, Layer::kDevice, "{} bytes to import from a null WGPUBuffer", memory.bytes);
