@@ -137,6 +137,12 @@ Arena::Arena(Arena&&) noexcept = default;
 Arena& Arena::operator=(Arena&&) noexcept = default;
 Arena::~Arena() = default;
 
+// A moved-from arena has the state of a plan without nodes, so that every lookup fails and nothing is null.
+Arena::State& Arena::state() const noexcept {
+  static State* const nothing = new State;  // never destroyed: an arena with static lifetime may ask at exit
+  return state_ == nullptr ? *nothing : *state_;
+}
+
 Result<Arena> Arena::from_plan(AllocatorPtr allocator, const MemoryPlan& plan, const ArenaOptions& options) {
   if (allocator == nullptr) return Error(Code::kInvalidArgument, Layer::kArena, "an arena needs an allocator");
   BERTH_TRY(check_alignment(options.alignment, Layer::kArena));
@@ -189,20 +195,20 @@ Result<Arena> Arena::from_plan(AllocatorPtr allocator, const MemoryPlan& plan, c
 }
 
 bool Arena::has(NodeId node) const noexcept {
-  if (node >= state_->slots.size()) return false;
-  const std::uint32_t block = state_->slots[node].block;
-  return block != kNoBlock && state_->blocks[block].memory.id() != 0;
+  if (node >= state().slots.size()) return false;
+  const std::uint32_t block = state().slots[node].block;
+  return block != kNoBlock && state().blocks[block].memory.id() != 0;
 }
 
 Result<const Slot*> Arena::find(NodeId node) const {
-  if (has(node)) return &state_->slots[node];
-  if (node >= state_->slots.size())
+  if (has(node)) return &state().slots[node];
+  if (node >= state().slots.size())
     return Error(Code::kNotFound, Layer::kArena, "node {} is not in the plan, which has {} nodes", node,
-                 state_->slots.size());
-  if (state_->slots[node].block == kNoBlock)
+                 state().slots.size());
+  if (state().slots[node].block == kNoBlock)
     return Error(Code::kNotFound, Layer::kArena, "node {} has no bytes and so no slot; ask has() first", node);
   return Error(Code::kNotFound, Layer::kArena, "node {} is in block {}, which belongs to another lane's arena", node,
-               state_->slots[node].block);
+               state().slots[node].block);
 }
 
 Result<std::size_t> Arena::offset(NodeId node) const {
@@ -212,7 +218,7 @@ Result<std::size_t> Arena::offset(NodeId node) const {
 
 Result<std::size_t> Arena::len_of(NodeId node) const {
   BERTH_TRY(find(node));
-  return state_->lengths[node];
+  return state().lengths[node];
 }
 
 Result<std::size_t> Arena::slot_len(NodeId node) const {
@@ -230,47 +236,47 @@ Result<void> Arena::set_actual_len(NodeId node, std::size_t bytes) {
   if (bytes > slot->bytes)
     return Error(Code::kSizeMismatch, Layer::kArena, "an actual length of {} bytes for node {}, whose slot has {}",
                  bytes, node, slot->bytes);
-  state_->lengths[node] = bytes;
+  state().lengths[node] = bytes;
   return {};
 }
 
 std::span<const Slot> Arena::slots() const noexcept {
-  return state_->slots;
+  return state().slots;
 }
 std::size_t Arena::block_count() const noexcept {
-  return state_->blocks.size();
+  return state().blocks.size();
 }
 std::size_t Arena::total_size() const noexcept {
-  return state_->size;
+  return state().size;
 }
 std::size_t Arena::shadow_size() const noexcept {
-  return state_->shadow_size;
+  return state().shadow_size;
 }
 bool Arena::has_shadow() const noexcept {
-  return state_->shadowed;
+  return state().shadowed;
 }
 
 Result<Buffer> Arena::buffer(NodeId node, Access access) const {
   BERTH_TRY_ASSIGN(const Slot* slot, find(node));
-  const std::size_t bytes = state_->lengths[node];
+  const std::size_t bytes = state().lengths[node];
   const bool floats = bytes % sizeof(float) == 0 && slot->offset % sizeof(float) == 0;
-  auto view = floats ? state_->blocks[slot->block].memory.view(slot->offset, f32, {bytes / sizeof(float)})
-                     : state_->blocks[slot->block].memory.view(slot->offset, u8, {bytes});
-  if (view) state_->note_handed_out(slot->block, slot->offset, bytes, access);
+  auto view = floats ? state().blocks[slot->block].memory.view(slot->offset, f32, {bytes / sizeof(float)})
+                     : state().blocks[slot->block].memory.view(slot->offset, u8, {bytes});
+  if (view) state().note_handed_out(slot->block, slot->offset, bytes, access);
   return view;
 }
 
 Result<Buffer> Arena::whole(std::size_t block, Access access) const {
-  if (block >= state_->blocks.size() || state_->blocks[block].memory.id() == 0)
-    return no_block(block, state_->blocks.size());
-  const Buffer& memory = state_->blocks[block].memory;
-  state_->note_handed_out(static_cast<std::uint32_t>(block), 0, memory.size(), access);
+  if (block >= state().blocks.size() || state().blocks[block].memory.id() == 0)
+    return no_block(block, state().blocks.size());
+  const Buffer& memory = state().blocks[block].memory;
+  state().note_handed_out(static_cast<std::uint32_t>(block), 0, memory.size(), access);
   return memory;
 }
 
 Result<void> Arena::mark_written(NodeId node) const {
   BERTH_TRY_ASSIGN(const Slot* slot, find(node));
-  state_->note_written(slot->block, slot->offset, slot->bytes);
+  state().note_written(slot->block, slot->offset, slot->bytes);
   return {};
 }
 
@@ -279,16 +285,16 @@ Result<void> Arena::write_f32(Queue& queue, NodeId node, std::span<const float> 
   if (data.size() > slot->bytes / sizeof(float))
     return Error(Code::kSizeMismatch, Layer::kArena, "{} floats ({} bytes) to write into node {}, whose slot has {}",
                  data.size(), data.size_bytes(), node, slot->bytes);
-  ArenaBlock& block = state_->blocks[slot->block];
+  ArenaBlock& block = state().blocks[slot->block];
   BERTH_TRY(check_queue(queue, block.window));
   if (data.empty()) return {};
   // Marked stale first and fresh last: a failure in between leaves no false claim.
-  state_->note_written(slot->block, slot->offset, data.size_bytes());
+  state().note_written(slot->block, slot->offset, data.size_bytes());
   BERTH_TRY(queue.write(part(block.window, slot->offset, data.size_bytes()), std::as_bytes(data)));
-  if (!state_->shadowed || slot->offset % kShadowAlignment != 0) return {};
+  if (!state().shadowed || slot->offset % kShadowAlignment != 0) return {};
   for (std::size_t first = 0; first < data.size(); first += kPieceFloats)
     BERTH_TRY(write_shadow(queue, *slot, data.subspan(first, std::min(kPieceFloats, data.size() - first)), first));
-  const MutexLock lock(state_->mutex);
+  const MutexLock lock(state().mutex);
   block.state.set_fresh({slot->offset, slot->offset + data.size_bytes()});
   return {};
 }
@@ -299,22 +305,22 @@ Result<void> Arena::write_shadow(Queue& queue, const Slot& slot, std::span<const
   to_f16(data, std::span(halves).first(data.size()));
   if (data.size() % 2 == 1) halves[data.size()] = F16{0};
   const std::span<const F16> padded = std::span(halves).first(even(data.size()));
-  const Window& window = state_->blocks[slot.block].shadow_window;
+  const Window& window = state().blocks[slot.block].shadow_window;
   return queue.write(part(window, slot.offset / 2 + first * sizeof(F16), padded.size_bytes()), std::as_bytes(padded));
 }
 
 Result<std::vector<float>> Arena::read_f32(Queue& queue, NodeId node) const {
   BERTH_TRY(find(node));
-  std::vector<float> floats(state_->lengths[node] / sizeof(float));
+  std::vector<float> floats(state().lengths[node] / sizeof(float));
   BERTH_TRY(read_f32(queue, node, floats));
   return floats;
 }
 
 Result<void> Arena::read_f32(Queue& queue, NodeId node, std::span<float> target) const {
   BERTH_TRY(find(node));
-  if (target.size() != state_->lengths[node] / sizeof(float))
+  if (target.size() != state().lengths[node] / sizeof(float))
     return Error(Code::kSizeMismatch, Layer::kArena, "room for {} floats, and node {} has {}", target.size(), node,
-                 state_->lengths[node] / sizeof(float));
+                 state().lengths[node] / sizeof(float));
   return read_bytes(queue, node, 0, std::as_writable_bytes(target));
 }
 
@@ -331,7 +337,7 @@ Result<void> Arena::read_bytes(Queue& queue, NodeId node, std::size_t offset, st
   if (target.size() > slot->bytes || offset > slot->bytes - target.size())
     return Error(Code::kInvalidView, Layer::kArena, "{} bytes at {} of node {} are outside its slot of {} bytes",
                  target.size(), offset, node, slot->bytes);
-  const Window& window = state_->blocks[slot->block].window;
+  const Window& window = state().blocks[slot->block].window;
   BERTH_TRY(check_queue(queue, window));
   BERTH_TRY(queue.read(part(window, slot->offset + offset, target.size()), target));
   return queue.finish();
@@ -339,27 +345,27 @@ Result<void> Arena::read_bytes(Queue& queue, NodeId node, std::size_t offset, st
 
 Result<void> Arena::write_bytes_range(Queue& queue, std::size_t offset, std::span<const std::byte> data,
                                       std::size_t block) const {
-  if (block >= state_->blocks.size() || state_->blocks[block].memory.id() == 0)
-    return no_block(block, state_->blocks.size());
-  const Buffer& memory = state_->blocks[block].memory;
+  if (block >= state().blocks.size() || state().blocks[block].memory.id() == 0)
+    return no_block(block, state().blocks.size());
+  const Buffer& memory = state().blocks[block].memory;
   if (data.size() > memory.size() || offset > memory.size() - data.size())
     return Error(Code::kInvalidView, Layer::kArena, "{} bytes at {} are outside block {} of {} bytes", data.size(),
                  offset, block, memory.size());
-  const Window& window = state_->blocks[block].window;
+  const Window& window = state().blocks[block].window;
   BERTH_TRY(check_queue(queue, window));
-  state_->note_written(static_cast<std::uint32_t>(block), offset, data.size());
+  state().note_written(static_cast<std::uint32_t>(block), offset, data.size());
   return queue.write(part(window, offset, data.size()), data);
 }
 
 Result<std::vector<std::byte>> Arena::read_bytes_range(Queue& queue, std::size_t offset, std::size_t bytes,
                                                        std::size_t block) const {
-  if (block >= state_->blocks.size() || state_->blocks[block].memory.id() == 0)
-    return no_block(block, state_->blocks.size());
-  const Buffer& memory = state_->blocks[block].memory;
+  if (block >= state().blocks.size() || state().blocks[block].memory.id() == 0)
+    return no_block(block, state().blocks.size());
+  const Buffer& memory = state().blocks[block].memory;
   if (bytes > memory.size() || offset > memory.size() - bytes)
     return Error(Code::kInvalidView, Layer::kArena, "{} bytes at {} are outside block {} of {} bytes", bytes, offset,
                  block, memory.size());
-  const Window& window = state_->blocks[block].window;
+  const Window& window = state().blocks[block].window;
   BERTH_TRY(check_queue(queue, window));
   std::vector<std::byte> target(bytes);
   BERTH_TRY(queue.read(part(window, offset, bytes), target));
@@ -369,35 +375,35 @@ Result<std::vector<std::byte>> Arena::read_bytes_range(Queue& queue, std::size_t
 
 Result<bool> Arena::shadow_is_fresh(NodeId node) const {
   BERTH_TRY_ASSIGN(const Slot* slot, find(node));
-  if (!state_->shadowed)
+  if (!state().shadowed)
     return Error(Code::kUnsupported, Layer::kArena,
                  "this arena of {b} has no f16 shadow: the device's kernels read no f16; ask with Shadow::kOn",
-                 state_->size);
+                 state().size);
   if (slot->offset % kShadowAlignment != 0)
     return Error(Code::kMisaligned, Layer::kArena,
                  "node {} is at offset {}, which is not a multiple of {}, and has no f16 shadow; plan with alignment = "
                  "8 or more",
                  node, slot->offset, kShadowAlignment);
-  const std::size_t bytes = state_->lengths[node] / sizeof(float) * sizeof(float);
-  const MutexLock lock(state_->mutex);
-  return bytes == 0 || state_->blocks[slot->block].state.is_fresh({slot->offset, slot->offset + bytes});
+  const std::size_t bytes = state().lengths[node] / sizeof(float) * sizeof(float);
+  const MutexLock lock(state().mutex);
+  return bytes == 0 || state().blocks[slot->block].state.is_fresh({slot->offset, slot->offset + bytes});
 }
 
 Result<Buffer> Arena::shadow(Queue& queue, NodeId node) const {
   BERTH_TRY_ASSIGN(const bool fresh, shadow_is_fresh(node));
-  const Slot& slot = state_->slots[node];
-  const ArenaBlock& block = state_->blocks[slot.block];
+  const Slot& slot = state().slots[node];
+  const ArenaBlock& block = state().blocks[slot.block];
   BERTH_TRY(check_queue(queue, block.window));
-  const std::size_t elements = state_->lengths[node] / sizeof(float);
+  const std::size_t elements = state().lengths[node] / sizeof(float);
   if (!fresh) BERTH_TRY(refresh_shadow(queue, node, elements));
   if (elements == 0) return block.memory.view(slot.offset, f16, {0});
   return block.shadow.view(slot.offset / 2, f16, {even(elements)});
 }
 
 Result<void> Arena::refresh_shadow(Queue& queue, NodeId node, std::size_t elements) const {
-  const Slot& slot = state_->slots[node];
+  const Slot& slot = state().slots[node];
   // This overwrites the shadow of every node that shares bytes with this one.
-  state_->note_written(slot.block, slot.offset, elements * sizeof(float));
+  state().note_written(slot.block, slot.offset, elements * sizeof(float));
   std::vector<float> floats(std::min(elements, kRefreshFloats));
   for (std::size_t first = 0; first < elements; first += floats.size()) {
     const std::span<float> piece = std::span(floats).first(std::min(floats.size(), elements - first));
@@ -405,19 +411,19 @@ Result<void> Arena::refresh_shadow(Queue& queue, NodeId node, std::size_t elemen
     for (std::size_t at = 0; at < piece.size(); at += kPieceFloats)
       BERTH_TRY(write_shadow(queue, slot, piece.subspan(at, std::min(kPieceFloats, piece.size() - at)), first + at));
   }
-  const MutexLock lock(state_->mutex);
-  state_->blocks[slot.block].state.set_fresh({slot.offset, slot.offset + elements * sizeof(float)});
+  const MutexLock lock(state().mutex);
+  state().blocks[slot.block].state.set_fresh({slot.offset, slot.offset + elements * sizeof(float)});
   return {};
 }
 
 Result<Buffer> Arena::shadow_whole(std::size_t block) const {
-  if (!state_->shadowed)
+  if (!state().shadowed)
     return Error(Code::kUnsupported, Layer::kArena,
                  "this arena of {b} has no f16 shadow: the device's kernels read no f16; ask with Shadow::kOn",
-                 state_->size);
-  if (block >= state_->blocks.size() || state_->blocks[block].memory.id() == 0)
-    return no_block(block, state_->blocks.size());
-  return state_->blocks[block].shadow;
+                 state().size);
+  if (block >= state().blocks.size() || state().blocks[block].memory.id() == 0)
+    return no_block(block, state().blocks.size());
+  return state().blocks[block].shadow;
 }
 
 }  // namespace berth

@@ -22,6 +22,17 @@ Schedule::Schedule(Schedule&&) noexcept = default;
 Schedule& Schedule::operator=(Schedule&&) noexcept = default;
 Schedule::~Schedule() = default;
 
+// A moved-from schedule has the state of one without steps, so that nothing is null.
+const Schedule::State& Schedule::state() const noexcept {
+  static const State* const nothing = new State;  // never destroyed: a schedule with static lifetime may ask at exit
+  return state_ == nullptr ? *nothing : *state_;
+}
+
+Schedule::State& ScheduleBuilder::building() {
+  if (state_ == nullptr) state_ = std::make_unique<Schedule::State>();  // moved from
+  return *state_;
+}
+
 ScheduleBuilder::ScheduleBuilder(ScheduleOptions options) : state_(std::make_unique<Schedule::State>()) {
   state_->options = options;
 }
@@ -30,7 +41,7 @@ ScheduleBuilder::ScheduleBuilder(ScheduleBuilder&&) noexcept = default;
 ScheduleBuilder& ScheduleBuilder::operator=(ScheduleBuilder&&) noexcept = default;
 
 Node ScheduleBuilder::add_node(Lifetime memory, NodeRole role) {
-  Schedule::State& state = *state_;
+  Schedule::State& state = building();
   const auto id = static_cast<NodeId>(state.nodes.size());
   NodeId root = id;
   std::uint64_t offset = 0;
@@ -58,7 +69,7 @@ Node ScheduleBuilder::add_node(Lifetime memory, NodeRole role) {
 }
 
 StepId ScheduleBuilder::add_step(Step step) {
-  Schedule::State& state = *state_;
+  Schedule::State& state = building();
   const StepId id = state.step_count();
   const auto refuse = [&](Error error) {
     if (!state.mistake) state.mistake = std::move(error);
@@ -110,6 +121,7 @@ StepId ScheduleBuilder::add_step(Step step) {
 }
 
 Result<Schedule> ScheduleBuilder::build() {
+  building();
   auto state = std::exchange(state_, std::make_unique<Schedule::State>());
   state_->options = state->options;
   if (state->mistake) return *state->mistake;
@@ -221,34 +233,34 @@ Error Schedule::State::describe_cycle() const {
 }
 
 std::size_t Schedule::step_count() const noexcept {
-  return state_->step_count();
+  return state().step_count();
 }
 std::size_t Schedule::node_count() const noexcept {
-  return state_->nodes.size();
+  return state().nodes.size();
 }
 std::size_t Schedule::edge_count() const noexcept {
-  return state_->graph.targets.size();
+  return state().graph.targets.size();
 }
 std::uint32_t Schedule::level_count() const noexcept {
-  return static_cast<std::uint32_t>(state_->first_of_level.size() - 1);
+  return static_cast<std::uint32_t>(state().first_of_level.size() - 1);
 }
 std::uint32_t Schedule::level_of(StepId step) const noexcept {
-  return state_->levels[step];
+  return state().levels[step];
 }
 std::string_view Schedule::label_of(StepId step) const noexcept {
-  return state_->labels[step];
+  return state().labels[step];
 }
 StepState Schedule::state_of(StepId step) const noexcept {
-  return state_->states[step];
+  return state().states[step];
 }
 
 std::span<const StepId> Schedule::steps_of(std::uint32_t level) const noexcept {
-  const std::uint32_t first = state_->first_of_level[level];
-  return std::span(state_->by_level).subspan(first, state_->first_of_level[level + 1] - first);
+  const std::uint32_t first = state().first_of_level[level];
+  return std::span(state().by_level).subspan(first, state().first_of_level[level + 1] - first);
 }
 
 std::vector<StepId> Schedule::dependencies_of(StepId step) const {
-  const StepGraph& graph = state_->graph;
+  const StepGraph& graph = state().graph;
   std::vector<Edge> reversed;
   for (std::uint32_t node = 0; node < graph.nodes; ++node)
     for (std::uint32_t e = graph.first[node]; e < graph.first[node + 1]; ++e)
@@ -272,7 +284,7 @@ std::vector<StepId> Schedule::dependencies_of(StepId step) const {
 }
 
 Result<Schedule> Schedule::bind(const Arena& arena) const {
-  const State& from = *state_;
+  const State& from = state();
   auto state = std::make_unique<State>();
   // Nodes that take turns in bytes must be ordered by them, however the steps were ordered so far.
   state->options = {.dependencies_from_bytes = true};
@@ -327,7 +339,7 @@ Result<Schedule> Schedule::bind(const Arena& arena) const {
 }
 
 std::vector<Lifetime> lifetimes_from_schedule(const Schedule& schedule) {
-  const Schedule::State& state = *schedule.state_;
+  const Schedule::State& state = schedule.state();
   const auto levels = static_cast<std::int64_t>(schedule.level_count());
   std::vector<Lifetime> lifetimes = state.nodes;
   // The only step that uses a node at its first level, and the only one that uses a root (through any window) at its

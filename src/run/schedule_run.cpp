@@ -31,6 +31,7 @@ Error thrown_error() {
 }  // namespace internal
 
 Result<void> Schedule::run(const RunOptions& options) const {
+  if (state_ == nullptr) return {};  // moved from: no steps
   State& state = *state_;
   if (state.unbound)
     return Error(Code::kNotAllocated, Layer::kSchedule,

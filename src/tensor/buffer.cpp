@@ -26,6 +26,29 @@ Result<std::size_t> bytes_of(DType dtype, const Shape& shape) {
 // bandwidth, small enough to stay in the cache.
 constexpr std::size_t kBounceBytes = std::size_t{4} << 20;
 
+// The device of empty handles.
+class NoDevice final : public Device {
+ public:
+  NoDevice() : Device("NONE", {}) {}
+  BlockFlags expected_flags(const BlockSpec&) noexcept override { return BlockFlags::kNone; }
+
+ protected:
+  Result<Block> allocate_block(const BlockSpec& spec) override {
+    return Error(Code::kNotAllocated, Layer::kDevice, "{} bytes were requested from the device of an empty handle",
+                 spec.bytes);
+  }
+  void free_block(const Block&, Timepoint) noexcept override {}
+  Result<std::unique_ptr<Queue>> create_queue() override {
+    return Error(Code::kNotAllocated, Layer::kDevice, "the device of an empty handle has no queues");
+  }
+};
+
+// Never destroyed: a handle with static lifetime may ask at exit.
+Device& no_device() noexcept {
+  static const DevicePtr* const none = new DevicePtr(share_device(std::make_unique<NoDevice>()));
+  return **none;
+}
+
 }  // namespace
 
 Buffer::Buffer(Storage* storage, std::size_t offset, std::size_t bytes, DType dtype, const Shape& shape) noexcept
@@ -46,8 +69,8 @@ Buffer::Buffer(Buffer&& other) noexcept
       offset_(std::exchange(other.offset_, 0)),
       bytes_(std::exchange(other.bytes_, 0)),
       id_(std::exchange(other.id_, 0)),
-      shape_(other.shape_),
-      dtype_(other.dtype_) {}
+      shape_(std::exchange(other.shape_, Shape())),
+      dtype_(std::exchange(other.dtype_, DType::kU8)) {}
 
 Buffer& Buffer::operator=(const Buffer& other) noexcept {
   if (this != &other) *this = Buffer(other);
@@ -55,12 +78,14 @@ Buffer& Buffer::operator=(const Buffer& other) noexcept {
 }
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  std::swap(storage_, other.storage_);
-  std::swap(offset_, other.offset_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(id_, other.id_);
-  std::swap(shape_, other.shape_);
-  std::swap(dtype_, other.dtype_);
+  // `taken` ends up with the old storage and drops it here; swapping with `other` would keep it alive there.
+  Buffer taken(std::move(other));
+  std::swap(storage_, taken.storage_);
+  std::swap(offset_, taken.offset_);
+  std::swap(bytes_, taken.bytes_);
+  std::swap(id_, taken.id_);
+  std::swap(shape_, taken.shape_);
+  std::swap(dtype_, taken.dtype_);
   return *this;
 }
 
@@ -103,6 +128,7 @@ Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtyp
     if (memory.release) memory.release();
     return error;
   };
+  if (device == nullptr) return refuse(Error(Code::kInvalidArgument, Layer::kBuffer, "an import needs a device"));
   auto bytes = bytes_of(dtype, shape);
   if (!bytes) return refuse(bytes.error());
   if (*bytes > memory.bytes)
@@ -151,11 +177,14 @@ const AllocatorPtr& Buffer::allocator() const noexcept {
 }
 
 Device& Buffer::device() const noexcept {
-  return storage_->allocator()->device();
+  return storage_ == nullptr ? no_device() : storage_->allocator()->device();
 }
 
 bool Buffer::is_read_only() const noexcept {
-  return is_allocated() && storage_->block().has(BlockFlags::kReadOnly);
+  return storage_ != nullptr && has(storage_->flags(), BlockFlags::kReadOnly);
+}
+bool Buffer::cpu_accessible() const noexcept {
+  return storage_ != nullptr && (bytes_ == 0 || has(storage_->flags(), BlockFlags::kHostPointer));
 }
 bool Buffer::is_foreign() const noexcept {
   return is_allocated() && storage_->block().has(BlockFlags::kForeign);
@@ -196,29 +225,46 @@ Result<Buffer> Buffer::with_shape(const Shape& shape) const {
   return view(0, dtype_, shape);
 }
 
+// Allocates a lazy buffer for host access, unless the access is bound to be refused: refusing must not cost memory.
+Result<void> Buffer::allocate_to_write(DType wanted, std::size_t alignment) const {
+  if (is_allocated()) return {};
+  if (storage_ != nullptr) {
+    BERTH_TRY(check_flags(storage_->flags(), true));
+    // Memory starts at a multiple of the requested alignment, and of more only by chance.
+    BERTH_TRY(check_type(wanted, offset_, std::min(alignment, storage_->spec().alignment)));
+  }
+  return ensure_allocated();
+}
+
+Result<void> Buffer::check_flags(BlockFlags flags, bool writes) const {
+  if (writes && has(flags, BlockFlags::kReadOnly))
+    return Error(Code::kReadOnly, Layer::kBuffer,
+                 "{} bytes of read-only memory cannot be written: copy them into a buffer of their own", bytes_);
+  if (bytes_ > 0 && !has(flags, BlockFlags::kHostPointer))
+    return Error(Code::kNotCpuAccessible, Layer::kBuffer,
+                 "the host cannot access these {} bytes of device memory: use copyout or copyin", bytes_);
+  return {};
+}
+
 Result<void> Buffer::check_host(bool writes) const {
-  if (writes) BERTH_TRY(ensure_allocated());
   if (!is_allocated())
     return Error(Code::kNotAllocated, Layer::kBuffer,
                  "a buffer of {} bytes has no memory yet: write to it or call ensure_allocated() first", bytes_);
   const Block& block = storage_->block();
-  if (writes && block.has(BlockFlags::kReadOnly))
-    return Error(Code::kReadOnly, Layer::kBuffer,
-                 "{} bytes of read-only memory cannot be written: copy them into a buffer of their own", bytes_);
-  if (bytes_ == 0) return {};
-  if (!block.has(BlockFlags::kHostPointer))
-    return Error(Code::kNotCpuAccessible, Layer::kBuffer,
-                 "the host cannot access these {} bytes of device memory: use copyout or copyin", bytes_);
-  return device().check_host_access(block, offset_, bytes_);
+  BERTH_TRY(check_flags(block.flags, writes));
+  return bytes_ == 0 ? Result<void>() : device().check_host_access(block, offset_, bytes_);
 }
 
 Result<void> Buffer::check_type(DType wanted, std::size_t alignment) const {
+  return check_type(wanted, reinterpret_cast<std::uintptr_t>(storage_->block().host) + offset_, alignment);
+}
+
+Result<void> Buffer::check_type(DType wanted, std::uintptr_t address, std::size_t alignment) const {
   if (wanted != dtype_)
     return Error::with_text(Code::kTypeMismatch, Layer::kBuffer,
                             "the buffer holds " + std::string(to_string(dtype_)) + " and " +
                                 std::string(to_string(wanted)) +
                                 " was requested: use view(0, dtype, shape) to reinterpret it");
-  const auto address = reinterpret_cast<std::uintptr_t>(storage_->block().host) + offset_;
   if (bytes_ > 0 && address % alignment != 0)
     return Error(Code::kMisaligned, Layer::kBuffer,
                  "the window starts {} bytes past a multiple of {}, which the element type needs: copy it out",
@@ -232,6 +278,7 @@ Result<std::span<const std::byte>> Buffer::as_host_bytes() const {
 }
 
 Result<std::span<std::byte>> Buffer::as_host_bytes_mut() const {
+  BERTH_TRY(allocate_to_write(dtype_, 1));
   BERTH_TRY(check_host(true));
   return std::span<std::byte>(bytes_ == 0 ? nullptr : storage_->block().host + offset_, bytes_);
 }
@@ -241,9 +288,36 @@ Result<Window> Buffer::window() const {
   return Window{.block = storage_->block(), .offset = offset_, .bytes = bytes_, .owner = storage_, .device = &device()};
 }
 
+// The checks of a copy that can be made before a lazy target is allocated. The queue makes them again.
+Result<void> Buffer::check_target() const {
+  if (storage_ == nullptr || is_allocated()) return {};
+  const BlockFlags flags = storage_->flags();
+  if (has(flags, BlockFlags::kReadOnly))
+    return Error(Code::kReadOnly, Layer::kBuffer, "{} bytes of read-only memory cannot be the target of a copy",
+                 bytes_);
+  if (bytes_ > 0 && !has(flags, BlockFlags::kHostTransfer) && !allows(storage_->spec().usage, Usage::kCopyTarget))
+    return Error(Code::kInvalidUsage, Layer::kBuffer,
+                 "{} bytes without Usage::kCopyTarget cannot be the target of a copy: ask for it in "
+                 "BufferOptions::usage",
+                 bytes_);
+  return {};
+}
+
+Result<void> Buffer::check_source() const {
+  const Block& block = storage_->block();
+  if (bytes_ == 0 || block.has(BlockFlags::kHostTransfer)) return {};
+  if (!allows(block.usage, Usage::kCopySource))
+    return Error(Code::kInvalidUsage, Layer::kBuffer,
+                 "{} bytes without Usage::kCopySource cannot be the source of a copy: ask for it in "
+                 "BufferOptions::usage",
+                 bytes_);
+  return block.has(BlockFlags::kHostPointer) ? device().check_host_access(block, offset_, bytes_) : Result<void>();
+}
+
 Result<void> Buffer::copyin(std::span<const std::byte> source) const {
   if (source.size() != bytes_)
     return Error(Code::kSizeMismatch, Layer::kBuffer, "{} bytes to copy into a buffer of {}", source.size(), bytes_);
+  BERTH_TRY(check_target());
   BERTH_TRY_ASSIGN(const Window target, window());
   if (target.block.has(BlockFlags::kHostTransfer) && !target.block.has(BlockFlags::kReadOnly)) {
     BERTH_TRY(wait(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
@@ -281,6 +355,10 @@ Result<void> Buffer::copy_from(const Buffer& source) const {
   if (!source.is_allocated())
     return Error(Code::kNotAllocated, Layer::kBuffer, "the source of {} bytes has no contents yet: write to it first",
                  source.bytes_);
+  if (!is_allocated()) {
+    BERTH_TRY(check_target());
+    BERTH_TRY(source.check_source());
+  }
   BERTH_TRY_ASSIGN(const Window to, window());
   if (to.block.has(BlockFlags::kReadOnly))
     return Error(Code::kReadOnly, Layer::kBuffer, "{} bytes of read-only memory cannot be the target of a copy",
@@ -333,7 +411,7 @@ void* Buffer::as_raw_ptr() const noexcept {
 }
 
 std::uint64_t Buffer::native_handle() const noexcept {
-  return storage_->block().handle;
+  return is_allocated() ? storage_->block().handle : 0;
 }
 
 Result<Buffer> map_file(std::string_view path, std::size_t offset, std::size_t bytes) {

@@ -12,6 +12,9 @@ Result<Shape> Shape::make(std::span<const std::size_t> extents) {
 }
 
 Result<std::size_t> Shape::element_count() const {
+  if (too_long_)
+    return Error(Code::kInvalidArgument, Layer::kBuffer, "a shape of more than {} extents: merge some of them",
+                 kMaxRank);
   std::size_t count = 1;
   // One extent of zero makes the whole shape empty, however large the others are.
   for (std::size_t extent : extents())
@@ -31,7 +34,7 @@ std::string Shape::to_string() const {
     if (axis > 0) text += ", ";
     text += std::to_string(extents_[axis]);
   }
-  return text + "]";
+  return text + (too_long_ ? ", ...]" : "]");
 }
 
 }  // namespace berth

@@ -27,6 +27,9 @@ class Storage final : public BlockOwner {
 
   // Requires: is_ready().
   const Block& block() const noexcept { return block_; }
+  // The flags of the block, or those that it will have.
+  BlockFlags flags() const noexcept { return is_ready() ? block_.flags : allocator_->expected_flags(spec_); }
+  const BlockSpec& spec() const noexcept { return spec_; }
   const AllocatorPtr& allocator() const noexcept { return allocator_; }
   std::size_t bytes() const noexcept { return spec_.bytes; }
   Name label() const noexcept { return spec_.label; }

@@ -73,6 +73,7 @@ class Arena {
   //   kOutOfMemory      from the allocator; blocks allocated before are freed
   static Result<Arena> from_plan(AllocatorPtr allocator, const MemoryPlan& plan, const ArenaOptions& options = {});
 
+  // A moved-from arena has no nodes, no blocks and size 0.
   Arena(Arena&&) noexcept;
   Arena& operator=(Arena&&) noexcept;
   ~Arena();
@@ -147,6 +148,7 @@ class Arena {
  private:
   struct State;
   explicit Arena(std::unique_ptr<State> state) noexcept;
+  State& state() const noexcept;
 
   Result<const Slot*> find(NodeId node) const;
   Result<void> refresh_shadow(Queue& queue, NodeId node, std::size_t elements) const;

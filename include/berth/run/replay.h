@@ -84,6 +84,7 @@ struct ReplayCounters {
   std::uint64_t pool_peak = 0;       // highest pool_bytes so far
   std::uint64_t beside_peak = 0;     // most pool bytes used by planned runs at once: kept and deviated requests
 };
+std::string to_string(const ReplayCounters& counters);
 
 // The result of one run.
 struct ReplayRun {

@@ -119,6 +119,7 @@ enum class StepState : std::uint8_t {
 
 class Schedule {
  public:
+  // A moved-from schedule has no steps.
   Schedule(Schedule&&) noexcept;
   Schedule& operator=(Schedule&&) noexcept;
   ~Schedule();
@@ -158,6 +159,7 @@ class Schedule {
   friend std::vector<Lifetime> lifetimes_from_schedule(const Schedule& schedule);
   struct State;
   explicit Schedule(std::unique_ptr<State> state) noexcept;
+  const State& state() const noexcept;
 
   std::unique_ptr<State> state_;
 };
@@ -166,6 +168,7 @@ class ScheduleBuilder {
  public:
   explicit ScheduleBuilder(ScheduleOptions options = {});
   ~ScheduleBuilder();
+  // A moved-from builder is empty and has default options.
   ScheduleBuilder(ScheduleBuilder&&) noexcept;
   ScheduleBuilder& operator=(ScheduleBuilder&&) noexcept;
 
@@ -183,6 +186,8 @@ class ScheduleBuilder {
   Result<Schedule> build();
 
  private:
+  Schedule::State& building();
+
   std::unique_ptr<Schedule::State> state_;
 };
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <source_location>
 #include <span>
+#include <string>
 
 #include "berth/base/result.h"
 #include "berth/memory/allocator.h"
@@ -38,7 +39,8 @@ struct BufferOptions {
 
 class Buffer {
  public:
-  // An empty handle: size 0, id 0, no device. Only assignment, copying and the observers may be used on it.
+  // An empty handle: size 0, id 0, no storage. A moved-from handle is empty too. Everything may be called on it except
+  // as_raw_ptr(); what needs memory fails.
   Buffer() = default;
   Buffer(const Buffer& other) noexcept;
   Buffer(Buffer&& other) noexcept;
@@ -57,7 +59,8 @@ class Buffer {
                                  std::source_location site = std::source_location::current());
 
   // A buffer over memory that another library allocated, without a copy. memory.release is called once: when the last
-  // handle is destroyed, or when this call fails. kSizeMismatch if the shape needs more bytes than memory.bytes.
+  // handle is destroyed, or when this call fails. kSizeMismatch if the shape needs more bytes than memory.bytes;
+  // kInvalidArgument without a device; the errors of the device.
   static Result<Buffer> import(DevicePtr device, ForeignMemory memory, DType dtype, const Shape& shape,
                                const BufferOptions& options = {});
 
@@ -83,9 +86,14 @@ class Buffer {
   std::size_t element_count() const noexcept;
   Name label() const noexcept;
   const AllocatorPtr& allocator() const noexcept;
+  // For an empty handle: a device named "NONE", which has no memory.
   Device& device() const noexcept;
-  bool is_read_only() const noexcept;  // false while not allocated
+  // For a lazy buffer, whether its memory will be read-only.
+  bool is_read_only() const noexcept;
   bool is_foreign() const noexcept;
+  // True if the host can access the bytes in place: as_host_bytes() of an allocated buffer fails at most for a
+  // truncated file. A lazy buffer asks its allocator. Allocates nothing.
+  bool cpu_accessible() const noexcept;
 
   // --- Views: no copy, no allocation, a new id ---
   // Bytes [offset, offset + bytes) of this window. Keeps the dtype, with one axis, if the bytes are whole elements;
@@ -100,8 +108,8 @@ class Buffer {
 
   // --- Host access: zero copy ---
   // These functions fail with kNotAllocated (const functions only: the mutable ones allocate), kNotCpuAccessible,
-  // kTypeMismatch, kMisaligned, kReadOnly (mutable ones), or kIo (a mapped file was truncated). Requires: no work in
-  // flight on a queue uses the bytes.
+  // kTypeMismatch, kMisaligned, kReadOnly (mutable ones), or kIo (a mapped file was truncated). A call that can be
+  // refused without memory leaves a lazy buffer lazy. Requires: no work in flight on a queue uses the bytes.
   Result<std::span<const std::byte>> as_host_bytes() const;
   Result<std::span<std::byte>> as_host_bytes_mut() const;
   template <Element T>
@@ -117,8 +125,8 @@ class Buffer {
   Result<T> item() const;
 
   // --- Copies: complete on return ---
-  // kSizeMismatch unless the sizes are equal; kReadOnly; kIo. copyin and copy_from allocate a lazy target after all
-  // other checks; copyout and copy_from of an unallocated source fail with kNotAllocated.
+  // kSizeMismatch unless the sizes are equal; kReadOnly; kInvalidUsage; kIo. copyin and copy_from allocate a lazy
+  // target after all other checks; copyout and copy_from of an unallocated source fail with kNotAllocated.
   Result<void> copyin(std::span<const std::byte> source) const;
   Result<void> copyout(std::span<std::byte> target) const;
   // Copies from a buffer on any device. Overlapping windows of one storage behave as memmove.
@@ -132,7 +140,7 @@ class Buffer {
   // message if the buffer is not allocated.
   void* as_raw_ptr() const noexcept;
   // The device's handle of the whole storage (host address, CUdeviceptr, MTL::Buffer*, WGPUBuffer), for use with
-  // byte_offset(). Requires: allocated.
+  // byte_offset(). 0 if not allocated.
   std::uint64_t native_handle() const noexcept;
   // The window as an argument for queues. Allocates a lazy buffer.
   Result<Window> window() const;
@@ -141,8 +149,13 @@ class Buffer {
   Buffer(internal::Storage* storage, std::size_t offset, std::size_t bytes, DType dtype, const Shape& shape) noexcept;
   static Result<Buffer> make(AllocatorPtr allocator, DType dtype, const Shape& shape, const BufferOptions& options,
                              std::source_location site);
+  Result<void> allocate_to_write(DType wanted, std::size_t alignment) const;
+  Result<void> check_source() const;
+  Result<void> check_target() const;
   Result<void> check_host(bool writes) const;
+  Result<void> check_flags(BlockFlags flags, bool writes) const;
   Result<void> check_type(DType wanted, std::size_t alignment) const;
+  Result<void> check_type(DType wanted, std::uintptr_t address, std::size_t alignment) const;
   template <class T>
   Result<std::span<T>> typed(bool writes) const;
 
@@ -156,8 +169,10 @@ class Buffer {
 
 template <class T>
 Result<std::span<T>> Buffer::typed(bool writes) const {
-  if (auto ok = check_host(writes); !ok) return ok.error();
   using Stored = std::remove_const_t<T>;
+  if (writes)
+    if (auto ok = allocate_to_write(*dtype_of<Stored>, alignof(Stored)); !ok) return ok.error();
+  if (auto ok = check_host(writes); !ok) return ok.error();
   if (auto ok = check_type(*dtype_of<Stored>, alignof(Stored)); !ok) return ok.error();
   return std::span<T>(bytes_ == 0 ? nullptr : static_cast<T*>(as_raw_ptr()), bytes_ / sizeof(T));
 }
@@ -195,6 +210,9 @@ Result<T> Buffer::item() const {
                  slice->size());
   return (*slice)[0];
 }
+
+// One line without the contents: "f32[2, 3] on CPU, 24 B, lazy".
+std::string to_string(const Buffer& buffer);
 
 // Maps bytes [offset, offset + bytes) of a file as a buffer on the DISK device. Nothing is read until it is accessed.
 // kIo if the file cannot be opened, kInvalidView past its end.

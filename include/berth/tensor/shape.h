@@ -24,27 +24,30 @@ inline constexpr std::size_t kMaxRank = 8;
 class Shape {
  public:
   constexpr Shape() = default;
-  // Requires: at most kMaxRank extents. Use make() if the count is not known at compile time.
+  // With more than kMaxRank extents, the shape keeps the first kMaxRank and has no element count, so that every
+  // function that takes it fails with kInvalidArgument. make() reports that at once.
   constexpr Shape(std::initializer_list<std::size_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
-  constexpr explicit Shape(std::span<const std::size_t> extents) : rank_(static_cast<std::uint8_t>(extents.size())) {
-    assert(extents.size() <= kMaxRank);
-    for (std::size_t i = 0; i < extents.size(); ++i) extents_[i] = extents[i];
+  constexpr explicit Shape(std::span<const std::size_t> extents)
+      : rank_(static_cast<std::uint8_t>(extents.size() < kMaxRank ? extents.size() : kMaxRank)),
+        too_long_(extents.size() > kMaxRank) {
+    for (std::size_t i = 0; i < rank_; ++i) extents_[i] = extents[i];
   }
 
   // kInvalidArgument for more than kMaxRank extents.
   static Result<Shape> make(std::span<const std::size_t> extents);
 
   constexpr std::size_t rank() const noexcept { return rank_; }
+  // Requires: axis < kMaxRank.
   constexpr std::size_t operator[](std::size_t axis) const noexcept { return extents_[axis]; }
   constexpr std::span<const std::size_t> extents() const noexcept { return {extents_.data(), rank_}; }
 
-  // Product of the extents; 1 for rank 0. kInvalidArgument on overflow.
+  // Product of the extents; 1 for rank 0. kInvalidArgument on overflow, or for more than kMaxRank extents.
   Result<std::size_t> element_count() const;
 
   std::string to_string() const;  // "[32, 50257]"
 
   friend constexpr bool operator==(const Shape& a, const Shape& b) noexcept {
-    if (a.rank_ != b.rank_) return false;
+    if (a.rank_ != b.rank_ || a.too_long_ != b.too_long_) return false;
     for (std::size_t i = 0; i < a.rank_; ++i)
       if (a.extents_[i] != b.extents_[i]) return false;
     return true;
@@ -53,23 +56,28 @@ class Shape {
  private:
   std::array<std::size_t, kMaxRank> extents_{};
   std::uint8_t rank_ = 0;
+  bool too_long_ = false;  // more extents were given than are kept
 };
+
+inline std::string to_string(const Shape& shape) {
+  return shape.to_string();
+}
 
 template <class T>
 class ArrayView {
  public:
   // A dense row-major view.
   ArrayView(T* data, const Shape& shape) : data_(data), shape_(shape) {
-    std::ptrdiff_t stride = 1;
+    std::size_t stride = 1;  // unsigned: the strides of a shape without elements may wrap
     for (std::size_t axis = shape.rank(); axis-- > 0;) {
-      strides_[axis] = stride;
-      stride *= static_cast<std::ptrdiff_t>(shape[axis]);
+      strides_[axis] = static_cast<std::ptrdiff_t>(stride);
+      stride *= shape[axis];
     }
   }
-  // Strides are in elements.
+  // Strides are in elements. Requires: one per axis.
   ArrayView(T* data, const Shape& shape, std::span<const std::ptrdiff_t> strides) : data_(data), shape_(shape) {
     assert(strides.size() == shape.rank());
-    for (std::size_t axis = 0; axis < strides.size(); ++axis) strides_[axis] = strides[axis];
+    for (std::size_t axis = 0; axis < shape.rank() && axis < strides.size(); ++axis) strides_[axis] = strides[axis];
   }
 
   T* data() const noexcept { return data_; }
@@ -90,7 +98,7 @@ class ArrayView {
     return *element;
   }
 
-  // The same elements with two axes swapped.
+  // The same elements with two axes swapped. Requires: both less than rank().
   ArrayView transposed(std::size_t a, std::size_t b) const {
     assert(a < rank() && b < rank());
     std::array<std::size_t, kMaxRank> extents{};
