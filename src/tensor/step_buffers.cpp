@@ -5,6 +5,7 @@
 
 #include "base/try.h"
 #include "berth/base/mutex.h"
+#include "memory/check_alignment.h"
 
 namespace berth {
 
@@ -54,7 +55,7 @@ Result<void> StepBuffers::add_fresh(std::size_t bucket, std::size_t rounded, con
   BERTH_TRY_ASSIGN(Buffer whole, Buffer::allocate(allocator_, DType::kU8, {rounded}, fresh));
   const auto index = static_cast<std::uint32_t>(entries_.size());
   by_storage_.emplace(whole.storage_id(), index);
-  entries_.push_back({std::move(whole), bucket, kFree});
+  entries_.push_back({std::move(whole), bucket, kFree, 0});
   in.spare.push_back(index);
   ++in.entries;
   bytes_ += rounded;
@@ -65,6 +66,10 @@ Result<void> StepBuffers::add_fresh(std::size_t bucket, std::size_t rounded, con
 Result<Buffer> StepBuffers::take(DType dtype, const Shape& shape, const BufferOptions& options) {
   BERTH_TRY_ASSIGN(const std::size_t elements, shape.element_count());
   BERTH_TRY_ASSIGN(const std::size_t bytes, byte_size(dtype, elements));
+  // Checked before bucket_of, which makes buckets for each alignment.
+  BERTH_TRY(check_alignment(options.alignment, Layer::kAllocator));
+  if (allocator_ == nullptr)
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "these StepBuffers were made without an allocator");
   if (used_.size() >= most_used_) reclaim_dropped();
   if (used_.size() >= most_used_)
     return Error(Code::kOutOfMemory, Layer::kAllocator,
@@ -94,6 +99,7 @@ Result<Buffer> StepBuffers::take(DType dtype, const Shape& shape, const BufferOp
   BERTH_TRY_ASSIGN(Buffer buffer, entries_[index].whole.view(0, dtype, shape));
   spare.pop_back();
   entries_[index].used_at = used_.size();
+  entries_[index].handle = buffer.id();
   used_.push_back(index);
   return buffer;
 }
@@ -146,8 +152,14 @@ Result<void> StepBuffers::release(const Buffer& buffer) {
   const auto found = by_storage_.find(buffer.storage_id());
   if (found == by_storage_.end())
     return Error(Code::kNotOwned, Layer::kAllocator, "buffer {} does not belong to these StepBuffers", buffer.id());
-  if (entries_[found->second].used_at == kFree)
+  // The storage may have another user by now, so only the handle of the present one may release it.
+  const Entry& entry = entries_[found->second];
+  if (entry.used_at == kFree)
     return Error(Code::kNotOwned, Layer::kAllocator, "buffer {} was released before", buffer.id());
+  if (entry.handle != buffer.id())
+    return Error(Code::kNotOwned, Layer::kAllocator,
+                 "buffer {} was released before, or is a view: its memory is in use as buffer {}", buffer.id(),
+                 entry.handle);
   give_back(found->second);
   return {};
 }
@@ -173,11 +185,14 @@ void StepBuffers::clear() noexcept {
 }
 
 Result<void> StepBuffers::register_existing(const Buffer& buffer) {
-  BERTH_TRY_ASSIGN(const Window window, buffer.window());
-  if (window.device != &allocator_->device())
+  if (allocator_ == nullptr)
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "these StepBuffers were made without an allocator");
+  // Compared before window(), which allocates a lazy buffer.
+  if (&buffer.device() != &allocator_->device())
     return Error::with_text(Code::kInvalidArgument, Layer::kAllocator,
-                            "a buffer of " + std::string(window.device->name()) +
+                            "a buffer of " + std::string(buffer.device().name()) +
                                 " cannot be registered with a pool of " + std::string(allocator_->device().name()));
+  BERTH_TRY_ASSIGN(const Window window, buffer.window());
   const MutexLock lock(mutex_);
   if (!registered_.emplace(buffer.storage_id(), buffer).second) return {};
   if (Residency* residency = window.device->residency()) residency->add(window.block);

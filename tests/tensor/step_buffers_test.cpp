@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
+#include <set>
 #include <thread>
 
 #include "devices/cpu/cpu_device.h"
@@ -64,6 +66,71 @@ TEST(StepBuffers, RefusesABufferReturnedTwice) {
   ASSERT_TRUE(pool.release(buffer));
   EXPECT_TRUE(fails_with(pool.release(buffer), Code::kNotOwned));
   EXPECT_EQ(pool.counters().free, 1u);
+}
+
+TEST(StepBuffers, RefusesABufferReturnedAgainAfterItsMemoryWasGivenToAnother) {
+  StepBuffers pool(own_cpu());
+  const Buffer old = pool.allocate(u8, {100}).value();
+  ASSERT_TRUE(pool.release(old));
+  const Buffer live = pool.allocate(u8, {100}).value();
+  ASSERT_EQ(live.storage_id(), old.storage_id());
+  EXPECT_TRUE(fails_with(pool.release(old), Code::kNotOwned));
+  EXPECT_NE(pool.allocate(u8, {100}).value().storage_id(), live.storage_id()) << "memory in use was handed out";
+  EXPECT_TRUE(pool.release(live));
+}
+
+TEST(StepBuffers, RefusesAHandleFromBeforeAResetOrAReclaim) {
+  StepBuffers pool(own_cpu(), 1);
+  const Buffer before = pool.allocate(u8, {100}).value();
+  pool.reset();
+  const Buffer after = pool.allocate(u8, {100}).value();
+  EXPECT_TRUE(fails_with(pool.release(before), Code::kNotOwned));
+  EXPECT_EQ(pool.counters().used, 1u);
+  ASSERT_TRUE(pool.release(after));
+  pool.clear();
+  EXPECT_TRUE(fails_with(pool.release(after), Code::kNotOwned));
+}
+
+TEST(StepBuffers, TakesACopyOfTheHandleButNoView) {
+  StepBuffers pool(own_cpu());
+  const Buffer buffer = pool.allocate(u8, {100}).value();
+  EXPECT_TRUE(fails_with(pool.release(buffer.view(0, 100).value()), Code::kNotOwned));
+  EXPECT_TRUE(fails_with(pool.release(buffer.with_shape({10, 10}).value()), Code::kNotOwned));
+  EXPECT_EQ(pool.counters().used, 1u);
+  const Buffer copy = buffer;
+  EXPECT_TRUE(pool.release(copy));
+  EXPECT_TRUE(fails_with(pool.release(buffer), Code::kNotOwned));
+}
+
+// Any sequence of calls with handles of any age: what is in use is in use once, and only its own handle releases it.
+TEST(StepBuffers, NeverGivesOneStorageToTwoUsers) {
+  for (unsigned seed = 1; seed <= 50; ++seed) {
+    std::mt19937 random(seed);
+    StepBuffers pool(own_cpu());
+    std::vector<Buffer> all;         // every handle ever returned
+    std::set<std::uint64_t> in_use;  // by id
+    for (int call = 0; call < 400; ++call) {
+      const unsigned what = random() % 16;
+      if (what < 7 || all.empty()) {
+        const Buffer fresh = pool.allocate(u8, {1 + random() % 300}).value();
+        for (const Buffer& other : all)
+          if (in_use.contains(other.id())) {
+            ASSERT_NE(other.storage_id(), fresh.storage_id()) << "seed " << seed;
+          }
+        all.push_back(fresh);
+        in_use.insert(fresh.id());
+      } else if (what < 15) {
+        const Buffer& one = all[random() % all.size()];
+        const bool view = random() % 4 == 0;
+        const bool released = pool.release(view ? one.view(0, 1).value() : one).has_value();
+        ASSERT_EQ(released, !view && in_use.erase(one.id()) == 1) << "seed " << seed;
+      } else {
+        pool.reset();
+        in_use.clear();
+      }
+      ASSERT_EQ(pool.counters().used, in_use.size()) << "seed " << seed;
+    }
+  }
 }
 
 TEST(StepBuffers, RefusesABufferThatIsNotItsOwn) {
@@ -141,6 +208,10 @@ TEST(StepBuffers, RegistersAnExistingBufferOnceAndNeverRecyclesIt) {
 TEST(StepBuffers, RefusesToRegisterABufferOfAnotherDevice) {
   StepBuffers pool(own_cpu());
   EXPECT_TRUE(fails_with(pool.register_existing(Buffer::allocate(own_cpu(), u8, {1}).value()), Code::kInvalidArgument));
+  const Buffer lazy = Buffer::lazy(own_cpu(), u8, {1}).value();
+  EXPECT_TRUE(fails_with(pool.register_existing(lazy), Code::kInvalidArgument));
+  EXPECT_FALSE(lazy.is_allocated()) << "a refused buffer takes no memory";
+  EXPECT_TRUE(fails_with(pool.register_existing(Buffer()), Code::kInvalidArgument));
 }
 
 TEST(StepBuffers, ReportsAForgottenResetInsteadOfGrowing) {
@@ -232,6 +303,7 @@ TEST(StepBuffers, RefusesShapesThatAreNoSize) {
   StepBuffers pool(own_cpu());
   EXPECT_TRUE(fails_with(pool.allocate(DType::kQ4_0, {5}), Code::kInvalidArgument));
   EXPECT_TRUE(fails_with(pool.allocate(u8, {~std::size_t{0}, 2}), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(pool.allocate(u8, {2}, {.alignment = 3}), Code::kInvalidArgument));
   EXPECT_EQ(pool.allocate(f32, {0}).value().size(), 0u);
 }
 

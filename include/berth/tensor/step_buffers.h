@@ -5,12 +5,14 @@
 // Any thread may call. The buffers may outlive this object, which only holds handles.
 //
 // Unlike the caching pool (caching_pool.h), which is a layer of an allocator stack and manages blocks, this class
-// manages buffers: it can release a whole step at once, and it detects a buffer that is released twice.
+// manages buffers: it can release a whole step at once, and it detects a handle that is released twice, also after its
+// memory was given to the next user.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -34,9 +36,11 @@ struct StepBuffersCounters {
   std::size_t registered = 0;
   std::size_t bytes = 0;  // held in total, without registered buffers
 };
+std::string to_string(const StepBuffersCounters& counters);
 
 class StepBuffers {
  public:
+  // Without an allocator, allocate() and register_existing() fail with kInvalidArgument.
   // At most `most_used` buffers are in use at once. A program that needs more has probably forgotten a reset();
   // allocate() then fails instead of growing until memory is exhausted. Before it grows far, or if memory is exhausted,
   // it reclaims buffers whose handles were destroyed and that no queue uses; the counters show how many.
@@ -54,7 +58,8 @@ class StepBuffers {
   // costs none.
   Result<std::vector<Buffer>> allocate_batch(std::span<const BufferRequest> requests);
 
-  // Releases a buffer. kNotOwned if it does not come from this object or was released before.
+  // Releases a buffer: the handle that allocate() returned, or a copy of it. kNotOwned if it does not come from this
+  // object, is a view of such a buffer, or was released before, by itself or by reset().
   Result<void> release(const Buffer& buffer);
 
   // Releases all buffers at the end of a step. O(buffers in use).
@@ -64,7 +69,7 @@ class StepBuffers {
   void clear() noexcept;
 
   // Adds a buffer of another allocator to the device's residency set until clear(). It is never reused. Registering the
-  // same storage again changes nothing. kInvalidArgument for a buffer of another device.
+  // same storage again changes nothing. kInvalidArgument for a buffer of another device, which stays lazy if it was.
   Result<void> register_existing(const Buffer& buffer);
 
   StepBuffersCounters counters() const;
@@ -73,7 +78,8 @@ class StepBuffers {
   struct Entry {
     Buffer whole;
     std::size_t bucket;
-    std::size_t used_at;  // position in used_, or kFree
+    std::size_t used_at;   // position in used_, or kFree
+    std::uint64_t handle;  // id of the buffer that its user has; ids are never reused
   };
   struct Bucket {
     std::vector<std::uint32_t> spare;  // last in, first out
