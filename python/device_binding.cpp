@@ -67,7 +67,7 @@ void bind_device(nb::module_& module) {
       .def(
           "synchronize", [](Device& self) { released([&] { return self.synchronize(); }).value(); },
           "Waits for all work on the device.")
-      .def("__repr__", [](const Device& self) { return "<berth.Device " + std::string(self.name()) + ">"; });
+      .def("__repr__", [](const Device& self) { return "<berth.Device " + to_string(self) + ">"; });
 
   module.def(
       "device", [](const std::string& name) { return device(name).value(); }, nb::arg("name"),

@@ -192,11 +192,7 @@ void bind_plan(nb::module_& module) {
           },
           "What a notebook shows.")
       .def("__len__", [](const PlannedProblem& self) { return self.plan.slots.size(); })
-      .def("__repr__", [](const PlannedProblem& self) {
-        return fmt::format(
-            "<berth.Plan {} buffers in {}, {}>", self.plan.slots.size(), format_bytes(self.plan.size),
-            self.plan.optimal ? "optimal" : fmt::format("at most {:.2f} % above the optimum", self.plan.gap() * 100));
-      });
+      .def("__repr__", [](const PlannedProblem& self) { return "<berth.Plan " + to_string(self.plan) + ">"; });
 
   module.def(
       "plan", &make_plan, nb::arg("lifetimes"), nb::kw_only(), nb::arg("capacity").none() = nb::none(),

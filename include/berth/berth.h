@@ -12,6 +12,7 @@
 #include "berth/alloc/recording.h"
 #include "berth/alloc/statistics.h"
 #include "berth/base/name.h"
+#include "berth/base/print.h"
 #include "berth/base/result.h"
 #include "berth/interop/cuda.h"
 #include "berth/interop/dlpack.h"

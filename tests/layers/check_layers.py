@@ -30,6 +30,7 @@ MAY_SEE = {
 }
 MAY_SEE["testing"] = list(MAY_SEE)
 MAY_SEE["berth.h"] = list(MAY_SEE)
+MAY_SEE["format.h"] = ["base"]
 
 # The device folders that a layer above may use: the typed interface of one device works on that device itself.
 MAY_SEE_DEVICE = {

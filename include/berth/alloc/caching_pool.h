@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "berth/alloc/adaptor.h"
 
@@ -48,6 +49,7 @@ struct CachingPoolCounters {
   std::uint64_t misses = 0;
   std::uint64_t refused_releases = 0;  // released twice, or not a block of this pool
 };
+std::string to_string(const CachingPoolCounters& counters);
 
 class CachingPool : public AllocatorAdaptor {
  public:

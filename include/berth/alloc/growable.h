@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "berth/memory/allocator.h"
 #include "berth/memory/device.h"
@@ -22,6 +23,7 @@ struct GrowableCounters {
   std::size_t used_bytes = 0;     // live blocks
   std::size_t pending_bytes = 0;  // released, but their last use is not reached
 };
+std::string to_string(const GrowableCounters& counters);
 
 class GrowableMemory : public Allocator {
  public:

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "berth/base/result.h"
@@ -22,6 +23,7 @@ struct OffsetAllocatorCounters {
   std::size_t allocations = 0;     // live allocations
   std::size_t free_ranges = 0;     // 0 or 1 if the free bytes are contiguous
 };
+std::string to_string(const OffsetAllocatorCounters& counters);
 
 class OffsetAllocator {
  public:

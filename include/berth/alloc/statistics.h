@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "berth/alloc/adaptor.h"
@@ -19,6 +20,8 @@ struct StatisticsCounters : LiveCounters {
   std::array<std::uint64_t, 64> sizes{};       // allocations by size: sizes[k] counts [2^k, 2^(k+1)) bytes
   std::vector<OutOfMemory::Holder> holders{};  // live bytes by label, largest first
 };
+// Without the tables `sizes` and `holders`.
+std::string to_string(const StatisticsCounters& counters);
 
 class Statistics final : public AllocatorAdaptor {
  public:

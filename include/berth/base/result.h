@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "berth/base/print.h"
+
 namespace berth {
 
 enum class Code : std::uint8_t {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "berth/memory/label_counters.h"
 
@@ -25,6 +26,7 @@ struct LiveCounters {
   std::uint64_t allocations = 0;
   std::uint64_t releases = 0;
 };
+std::string to_string(const LiveCounters& counters);
 
 class Accounting {
  public:

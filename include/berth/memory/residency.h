@@ -34,6 +34,7 @@ struct ResidencyCounters {
   std::uint64_t renewals = 0;
   std::size_t members = 0;  // blocks in the set, pending ones included
 };
+std::string to_string(const ResidencyCounters& counters);
 
 // The state after the last commit: what is resident and what is not.
 struct ResidencyReport {

@@ -149,6 +149,8 @@ struct MemoryPlan {
     return lower_bound == 0 ? 0.0 : static_cast<double>(size - lower_bound) / static_cast<double>(lower_bound);
   }
 };
+// "3 buffers in 12.0 KiB, optimal".
+std::string to_string(const MemoryPlan& plan);
 
 // Argument of the progress callback, which is called when a smaller plan is found or the bound rises.
 struct PlanProgress {
