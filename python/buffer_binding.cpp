@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstring>
+#include <memory>
 
 #include "berth/tensor/buffer.h"
 #include "bindings.h"
@@ -41,6 +42,7 @@ struct ViewShape {
 };
 
 int get_buffer(PyObject* object, Py_buffer* view, int flags) {
+  view->obj = nullptr;  // stays so on failure
   try {
     const Buffer& buffer = *nb::inst_ptr<Buffer>(object);
     if (buffer.id() == 0) {
@@ -48,19 +50,25 @@ int get_buffer(PyObject* object, Py_buffer* view, int flags) {
       return -1;
     }
     const bool writable = (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE;
-    auto allocated = buffer.ensure_allocated();
+    if (writable && buffer.is_read_only()) {
+      PyErr_SetString(PyExc_BufferError, "the buffer is read-only");
+      return -1;
+    }
+    // A lazy buffer is allocated only where the host will be able to access it.
+    Result<void> allocated;
+    if (buffer.cpu_accessible()) allocated = buffer.ensure_allocated();
     auto bytes = buffer.as_host_bytes();
-    if (!allocated || !bytes || (writable && buffer.is_read_only())) {
-      const std::string why = !allocated ? allocated.error().message()
-                              : !bytes   ? bytes.error().message()
-                                         : "the buffer is read-only";
+    if (!allocated || !bytes) {
+      const std::string why = !allocated                 ? allocated.error().message()
+                              : !buffer.cpu_accessible() ? "the host cannot access memory of this device: use to('CPU')"
+                                                         : bytes.error().message();
       PyErr_SetString(PyExc_BufferError, why.c_str());
       return -1;
     }
     static std::byte nothing{};
     const char* format = format_of(buffer.dtype());
     const Py_ssize_t element = format == nullptr ? 1 : static_cast<Py_ssize_t>(info(buffer.dtype()).block_bytes);
-    auto* shape = new ViewShape;
+    auto shape = std::make_unique<ViewShape>();
     int rank = 1;
     shape->shape[0] = static_cast<Py_ssize_t>(buffer.size());
     if (format != nullptr) {
@@ -68,10 +76,10 @@ int get_buffer(PyObject* object, Py_buffer* view, int flags) {
       for (int axis = 0; axis < rank; ++axis)
         shape->shape[axis] = static_cast<Py_ssize_t>(buffer.shape()[static_cast<std::size_t>(axis)]);
     }
-    Py_ssize_t stride = element;
+    auto stride = static_cast<std::size_t>(element);  // unsigned: may wrap if there are no elements
     for (int axis = rank; axis-- > 0;) {
-      shape->strides[axis] = stride;
-      stride *= shape->shape[axis];
+      shape->strides[axis] = static_cast<Py_ssize_t>(stride);
+      stride *= static_cast<std::size_t>(shape->shape[axis]);
     }
     // The exporter is a new object with its own handle, so that release() cannot free memory under a view.
     view->obj = nb::cast(Buffer(buffer)).release().ptr();
@@ -84,7 +92,7 @@ int get_buffer(PyObject* object, Py_buffer* view, int flags) {
     view->shape = (flags & PyBUF_ND) != 0 ? shape->shape : nullptr;
     view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? shape->strides : nullptr;
     view->suboffsets = nullptr;
-    view->internal = shape;
+    view->internal = shape.release();
     return 0;
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_BufferError, error.what());
@@ -102,11 +110,7 @@ PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buff
 
 std::string describe(const Buffer& buffer) {
   if (buffer.id() == 0) return "<berth.Buffer released>";
-  const std::string_view label = buffer.label().text();
-  return fmt::format("<berth.Buffer {}{} on {}, {}{}{}{}{}>", to_string(buffer.dtype()), buffer.shape().to_string(),
-                     buffer.device().name(), format_bytes(buffer.size()), buffer.is_allocated() ? "" : ", lazy",
-                     buffer.is_read_only() ? ", read-only" : "", buffer.is_foreign() ? ", foreign" : "",
-                     label.empty() ? "" : fmt::format(", label \"{}\"", label));
+  return "<berth.Buffer " + to_string(buffer) + ">";
 }
 
 BufferOptions options_of(const std::optional<std::string>& label, bool zero, std::size_t alignment) {
@@ -249,11 +253,14 @@ void bind_buffer(nb::module_& module) {
       .def_prop_ro("is_allocated", &Buffer::is_allocated)
       .def_prop_ro("is_unique", &Buffer::is_unique, "No other handle shares the storage.")
       .def_prop_ro("is_read_only", &Buffer::is_read_only)
+      .def_prop_ro("cpu_accessible", &Buffer::cpu_accessible, "The host can access the bytes in place.")
       .def_prop_ro("is_foreign", &Buffer::is_foreign, "Somebody else's memory, through DLPack or the buffer protocol.")
       .def_prop_ro(
           "address",
           [](const Buffer& self) {
-            live(self).ensure_allocated().value();
+            live(self);
+            if (!self.cpu_accessible()) return std::uintptr_t{0};  // does not cost a lazy buffer its memory
+            self.ensure_allocated().value();
             return reinterpret_cast<std::uintptr_t>(self.as_raw_ptr());
           },
           "Of the first byte on the host; 0 where the host cannot reach it.");

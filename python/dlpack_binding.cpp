@@ -23,10 +23,11 @@ void drop_capsule(PyObject* capsule, const char* name) {
   if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
 }
 
-nb::object to_capsule(const Buffer& buffer, bool versioned) {
+nb::object to_capsule(const Buffer& buffer, bool versioned, bool copied) {
   PyObject* capsule;
   if (versioned) {
     auto* managed = dlpack::export_buffer(buffer).value();
+    if (copied) managed->flags |= dlpack::kIsCopied;
     capsule = PyCapsule_New(managed, kVersionedName,
                             [](PyObject* self) { drop_capsule<dlpack::ManagedTensorVersioned>(self, kVersionedName); });
     if (capsule == nullptr) managed->deleter(managed);
@@ -168,25 +169,25 @@ void bind_dlpack(nb::class_<Buffer>& buffer, nb::module_& module) {
           "__dlpack__",
           [](const Buffer& self, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
             static_cast<void>(stream);  // submitted work is complete on return, so any stream may go on
+            if (self.id() == 0) raise(Error(Code::kNotAllocated, Layer::kBuffer, "this buffer was released"));
             bool versioned = false;
             if (!max_version.is_none()) {
               const nb::object major = max_version[0];
               versioned = PyLong_AsLong(major.ptr()) >= 1;
+              if (PyErr_Occurred() != nullptr) throw nb::python_error();
             }
-            const bool must_copy = copy.is_valid() && copy.ptr() == Py_True;
-            if (!dl_device.is_none()) {
-              const auto wanted = nb::cast<int>(dl_device[0]);
-              if (wanted != dlpack::device_of(self).type) {
-                if (wanted != dlpack::kCpu || copy.ptr() == Py_False) {
-                  PyErr_SetString(PyExc_BufferError, "the buffer is on another device: use to(device) first");
-                  throw nb::python_error();
-                }
-                const Buffer host = nb::cast<Buffer>(nb::cast(self).attr("to")("CPU"));
-                return to_capsule(host, versioned);
-              }
+            const dlpack::DeviceId here = dlpack::device_of(self);
+            dlpack::DeviceId there = here;
+            if (!dl_device.is_none()) there = {nb::cast<int>(dl_device[0]), nb::cast<int>(dl_device[1])};
+            const bool elsewhere = there.type != here.type || there.id != here.id;
+            if (elsewhere && (there.type != dlpack::kCpu || copy.ptr() == Py_False)) {
+              PyErr_SetString(PyExc_BufferError, "the buffer is on another device: use to(device) first");
+              throw nb::python_error();
             }
-            if (must_copy) return to_capsule(nb::cast<Buffer>(nb::cast(self).attr("to")("CPU")), versioned);
-            return to_capsule(self, versioned);
+            if (!elsewhere && copy.ptr() != Py_True) return to_capsule(self, versioned, false);
+            // A mapped file counts as host memory, and its copy must be writable.
+            const std::string target = there.type == dlpack::kCpu ? "CPU" : std::string(self.device().name());
+            return to_capsule(nb::cast<Buffer>(nb::cast(self).attr("to")(target)), versioned, true);
           },
           nb::kw_only(), nb::arg("stream").none() = nb::none(), nb::arg("max_version").none() = nb::none(),
           nb::arg("dl_device").none() = nb::none(), nb::arg("copy").none() = nb::none(),

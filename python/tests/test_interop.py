@@ -77,6 +77,42 @@ def test_strided_arrays_are_copied_unless_forbidden():
     assert not berth.from_dlpack(np.arange(3), copy=True).is_foreign
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "complex64"])
+def test_arrays_without_elements_come_whole_whatever_their_strides(dtype, no_leak):
+    whole = np.empty((6, 6, 6), dtype)
+    slices = [slice(0, 0), slice(None), slice(None, None, 2), slice(None, None, -3), slice(6, None), slice(4, 2, -1)]
+    for a in slices:
+        for b in slices:
+            for c in slices:
+                theirs = whole[a, b, c]
+                if theirs.size:
+                    continue
+                for array in (theirs, theirs.T, theirs.transpose(2, 0, 1)):
+                    ours = berth.from_dlpack(array, copy=False)
+                    assert ours.shape == array.shape and ours.nbytes == 0 and ours.tobytes() == b""
+                    assert np.from_dlpack(ours).shape == array.shape
+    assert berth.from_dlpack(np.empty((0, 6), np.float32)[:, ::2]).shape == (0, 3)
+
+
+def test_dlpack_refuses_arguments_that_are_none_of_the_protocol():
+    buffer = berth.Buffer(4, "f32", zero=True)
+    for version in (("one", 0), (None, 1), 1, ()):
+        with pytest.raises((TypeError, IndexError)):
+            buffer.__dlpack__(max_version=version)
+    with pytest.raises((TypeError, RuntimeError)):
+        buffer.__dlpack__(dl_device=("cpu", 0))
+    buffer.release()
+    for call in (buffer.__dlpack__, buffer.__dlpack_device__, lambda: buffer.__dlpack__(dl_device=(1, 0))):
+        with pytest.raises(ValueError, match="released"):
+            call()
+
+
+def test_buffers_say_whether_the_host_can_reach_them():
+    lazy = berth.Buffer(4, "f32", lazy=True)
+    assert lazy.cpu_accessible and not lazy.is_allocated
+    assert repr(lazy) == "<berth.Buffer f32[4] on CPU, 16 B, lazy>"
+
+
 def test_dlpack_arguments_are_honoured():
     buffer = berth.Buffer(4, "f32", zero=True)
     assert buffer.__dlpack_device__() == (1, 0)
@@ -214,3 +250,22 @@ def test_gpu_memory_goes_to_the_host_only_by_a_copy_that_is_allowed(gpu):
     assert on_host.device == "CPU" and on_host.numpy().tolist() == [0, 1, 2, 3]
     with pytest.raises(BufferError, match="another device"):
         buffer.__dlpack__(dl_device=(1, 0), copy=False)
+
+
+def test_gpu_memory_is_asked_for_by_its_number_and_copied_where_it_is(gpu):
+    buffer = berth.Buffer(4, "f32", gpu)
+    buffer.copyin(np.arange(4, dtype="f4"))
+    with pytest.raises(BufferError, match="another device"):
+        buffer.__dlpack__(dl_device=(2, 1))
+    copied = berth.from_dlpack(buffer.__dlpack__(copy=True, max_version=(1, 0)))
+    assert copied.device == buffer.device and copied.tobytes() == buffer.tobytes()
+    buffer.copyin(np.zeros(4, "f4"))
+    assert np.frombuffer(copied.tobytes(), "f4").tolist() == [0, 1, 2, 3]
+
+
+def test_a_lazy_gpu_buffer_takes_no_memory_to_be_refused(gpu):
+    lazy = berth.Buffer(4, "f32", gpu, lazy=True)
+    with pytest.raises(BufferError, match="host"):
+        memoryview(lazy)
+    assert lazy.__dlpack_device__() == (2, 0) and lazy.address == 0
+    assert not lazy.cpu_accessible and not lazy.is_allocated

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
@@ -72,20 +74,29 @@ struct Exported {
   }
 };
 
+// What DLPack can express of a buffer, checked before a lazy one is allocated.
+Result<Type> check_export(const Buffer& buffer) {
+  for (const std::size_t extent : buffer.shape().extents())
+    if (extent > static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max()))
+      return Error(Code::kUnsupported, Layer::kInterop,
+                   "an extent of {} does not fit the 63 bits of DLPack: reshape it", extent);
+  return type_of(buffer.dtype());
+}
+
 template <class Managed>
 Result<Managed*> export_as(const Buffer& buffer) {
-  BERTH_TRY_ASSIGN(const Type type, type_of(buffer.dtype()));
+  BERTH_TRY_ASSIGN(const Type type, check_export(buffer));
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
   if (window.owner != nullptr) BERTH_TRY(wait(Timepoint{window.owner->last_use.load(std::memory_order_acquire)}));
   auto* const exported = new (std::nothrow) Exported<Managed>{{}, buffer, {}, {}};
   if (exported == nullptr)
     return Error(Code::kOutOfMemory, Layer::kInterop, "no memory for the description of a DLPack tensor");
   const Shape& shape = buffer.shape();
-  std::int64_t stride = 1;
+  std::uint64_t stride = 1;  // unsigned: the strides of a tensor without elements may wrap
   for (std::size_t axis = shape.rank(); axis-- > 0;) {
     exported->shape[axis] = static_cast<std::int64_t>(shape[axis]);
-    exported->strides[axis] = stride;
-    stride *= exported->shape[axis];
+    exported->strides[axis] = static_cast<std::int64_t>(stride);
+    stride *= shape[axis];
   }
   // If a block is identified by an address, data points at the first byte of the window. If it is identified by an
   // object of the driver, byte_offset counts from the start of the object.
@@ -116,18 +127,53 @@ Result<DevicePtr> device_for(const DeviceId& place) {
   return place.type == kCpu ? host_device() : device_for_dlpack(place.type, place.id);
 }
 
+// Requires: at least one element.
 bool is_dense(const Tensor& tensor) {
   if (tensor.strides == nullptr) return true;
-  std::int64_t stride = 1;
+  std::uint64_t stride = 1;  // cannot overflow: the number of elements fits 64 bits
   for (std::int32_t axis = tensor.ndim; axis-- > 0;) {
-    if (tensor.shape[axis] == 0) return true;
-    if (tensor.shape[axis] != 1 && tensor.strides[axis] != stride) return false;
-    stride *= tensor.shape[axis];
+    if (tensor.shape[axis] != 1 && static_cast<std::uint64_t>(tensor.strides[axis]) != stride) return false;
+    stride *= static_cast<std::uint64_t>(tensor.shape[axis]);
   }
   return true;
 }
 
-// Row by row in the order of the target; the innermost run is one memcpy if it is dense.
+// The first address and the number of bytes from the first to the last byte that the tensor uses. kInvalidArgument if
+// they are not addresses: a null pointer, or an offset or strides that lead past either end of the address space.
+// Requires: at least one element of `element` bytes. `bytes` is the size of the tensor if it is dense.
+Result<void> check_addresses(const Tensor& tensor, bool dense, std::uint64_t bytes, std::uint64_t element) {
+  if (tensor.data == nullptr)
+    return Error(Code::kInvalidArgument, Layer::kInterop, "a DLPack tensor of {} bytes without data", bytes);
+  bool wraps = false;
+  std::uint64_t first = 0;
+  wraps |= __builtin_add_overflow(reinterpret_cast<std::uint64_t>(tensor.data), tensor.byte_offset, &first);
+  std::uint64_t below = 0;
+  std::uint64_t above = bytes;
+  if (!dense) {
+    above = element;
+    for (std::int32_t axis = 0; axis < tensor.ndim; ++axis) {
+      const std::int64_t stride = tensor.strides[axis];
+      // The magnitude, also of the smallest number, which has no positive counterpart.
+      std::uint64_t reach = stride < 0 ? 0 - static_cast<std::uint64_t>(stride) : static_cast<std::uint64_t>(stride);
+      wraps |= __builtin_mul_overflow(reach, static_cast<std::uint64_t>(tensor.shape[axis] - 1), &reach);
+      wraps |= __builtin_mul_overflow(reach, element, &reach);
+      std::uint64_t& side = stride < 0 ? below : above;
+      wraps |= __builtin_add_overflow(side, reach, &side);
+    }
+    // Offsets of elements are signed.
+    wraps |= std::max(below, above) > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  }
+  std::uint64_t end = 0;
+  wraps |= below > first || __builtin_add_overflow(first, above, &end);
+  if (wraps)
+    return Error(Code::kInvalidArgument, Layer::kInterop,
+                 "a DLPack tensor at {} with byte offset {}: its offset or strides lead out of the address space",
+                 reinterpret_cast<std::uint64_t>(tensor.data), tensor.byte_offset);
+  return {};
+}
+
+// Row by row in the order of the target; the innermost run is one memcpy if it is dense. Requires: at least one
+// element.
 void copy_strided(std::byte* target, const Tensor& tensor, const std::byte* source, std::size_t element) {
   const auto rank = static_cast<std::size_t>(tensor.ndim);
   std::array<std::int64_t, kMaxRank> index{};
@@ -179,7 +225,20 @@ Result<Buffer> import_described(const Tensor& tensor, bool read_only, bool padde
   BERTH_TRY_ASSIGN(const std::size_t elements, shape.element_count());
   BERTH_TRY_ASSIGN(const std::size_t bytes, byte_size(dtype, elements));
   BERTH_TRY_ASSIGN(DevicePtr place, device_for(tensor.device));
-  if (!is_dense(tensor)) {
+  const bool object = place->dlpack_place({}).is_object;
+  static const Name label("dlpack");
+  // Without elements, the pointer, the offset and the strides mean nothing, and the pointer may be null.
+  if (elements == 0) {
+    if (object) return Buffer::allocate(std::move(place), dtype, shape, {.label = label});
+    ForeignMemory nothing{.address = reinterpret_cast<std::uint64_t>(tensor.data),
+                          .bytes = 0,
+                          .read_only = read_only,
+                          .release = std::exchange(guard.release, nullptr)};
+    return Buffer::import(std::move(place), std::move(nothing), dtype, shape, {.label = label});
+  }
+  const bool packed = is_dense(tensor);
+  BERTH_TRY(check_addresses(tensor, packed, bytes, info(dtype).block_bytes));
+  if (!packed) {
     const bool on_host = place->kind() == "CPU";
     if (copy == Copy::kNever || !on_host || tensor.dtype.bits < 8)
       return Error::with_text(
@@ -193,13 +252,11 @@ Result<Buffer> import_described(const Tensor& tensor, bool read_only, bool padde
                  info(dtype).block_bytes);
     return dense;
   }
-  const bool object = place->dlpack_place({}).is_object;
   const std::size_t offset = object ? tensor.byte_offset : 0;
   ForeignMemory memory{.address = reinterpret_cast<std::uint64_t>(tensor.data) + (object ? 0 : tensor.byte_offset),
                        .bytes = bytes + offset,
                        .read_only = read_only,
                        .release = std::exchange(guard.release, nullptr)};
-  static const Name label("dlpack");
   if (offset == 0) return Buffer::import(std::move(place), std::move(memory), dtype, shape, {.label = label});
   BERTH_TRY_ASSIGN(const Buffer whole,
                    Buffer::import(std::move(place), std::move(memory), DType::kU8, {bytes + offset}, {.label = label}));
@@ -216,9 +273,11 @@ std::function<void()> deleter_of(Managed* managed) {
 }  // namespace
 
 DeviceId device_of(const Buffer& buffer) noexcept {
-  // A lazy buffer is allocated first, because the kind of memory may decide.
-  const auto window = buffer.window();
-  const DlpackPlace place = buffer.device().dlpack_place(window ? window->block : Block{});
+  // The kind of memory may decide. Of a lazy buffer only the flags are known, and window() would allocate it.
+  const bool host = buffer.size() > 0 && buffer.cpu_accessible();
+  Block block{.flags = host ? BlockFlags::kHostPointer : BlockFlags::kNone};
+  if (buffer.is_allocated()) block = buffer.window()->block;
+  const DlpackPlace place = buffer.device().dlpack_place(block);
   return {place.device_type, place.device_id};
 }
 
@@ -238,7 +297,6 @@ Result<ManagedTensorVersioned*> export_buffer(const Buffer& buffer) {
 }
 
 Result<ManagedTensor*> export_buffer_legacy(const Buffer& buffer) {
-  BERTH_TRY(buffer.ensure_allocated());
   if (buffer.is_read_only())
     return Error(Code::kReadOnly, Layer::kInterop,
                  "read-only memory of {} bytes cannot be shared through DLPack before 1.0, which has no way to say so: "

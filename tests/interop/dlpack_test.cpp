@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdio>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -151,6 +152,102 @@ TEST(DLPack, CopiesAStridedTensorOnlyWhereThatIsAllowed) {
   EXPECT_TRUE(import_tensor(&producer.managed, Copy::kNever).value().is_foreign());
   producer.managed.tensor.strides = nullptr;
   EXPECT_TRUE(import_tensor(&producer.managed, Copy::kNever).value().is_foreign());
+}
+
+TEST(DLPack, ImportsATensorWithoutElementsWhateverItsPointerOffsetAndStrides) {
+  const std::array<std::int64_t, 2> shapes[] = {{0, 3}, {3, 0}, {0, 0}, {0, std::numeric_limits<std::int64_t>::max()}};
+  const std::array<std::int64_t, 2> strides[] = {{6, 2}, {-1, -1}, {std::numeric_limits<std::int64_t>::min(), 7}};
+  for (const auto& shape : shapes)
+    for (const auto& stride : strides)
+      for (const bool null : {false, true})
+        for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{5}, ~std::uint64_t{0}}) {
+          Producer producer;
+          producer.shape = shape;
+          producer.strides = stride;
+          if (null) producer.managed.tensor.data = nullptr;
+          producer.managed.tensor.byte_offset = offset;
+          {
+            const auto buffer = import_tensor(&producer.managed, Copy::kNever);
+            ASSERT_TRUE(buffer.has_value()) << buffer.error().message();
+            EXPECT_EQ(buffer->size(), 0u);
+            EXPECT_EQ(buffer->shape()[1], static_cast<std::size_t>(shape[1]));
+            EXPECT_TRUE(buffer->as_host_bytes().value().empty());
+          }
+          EXPECT_EQ(producer.deleted, 1);
+        }
+}
+
+TEST(DLPack, ExportsStridesOfATensorWithoutElements) {
+  const Buffer buffer = Buffer::allocate(cpu(), f32, {0, std::size_t{1} << 40, std::size_t{1} << 40}).value();
+  ManagedTensorVersioned* const tensor = export_buffer(buffer).value();
+  EXPECT_EQ(tensor->tensor.shape[2], std::int64_t{1} << 40);
+  EXPECT_EQ(tensor->tensor.strides[1], std::int64_t{1} << 40);
+  EXPECT_EQ(import_tensor(tensor).value().shape(), buffer.shape());
+}
+
+TEST(DLPack, TakesEightDimensionsAndNoMore) {
+  std::array<std::int64_t, 9> ones{};
+  ones.fill(1);
+  Producer producer;
+  producer.managed.tensor.shape = ones.data();
+  producer.managed.tensor.strides = nullptr;
+  producer.managed.tensor.ndim = 8;
+  EXPECT_EQ(import_tensor(&producer.managed).value().shape().rank(), 8u);
+  producer.managed.tensor.ndim = 9;
+  const auto refused = import_tensor(&producer.managed);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.error().message(), "a DLPack tensor of 9 dimensions; Berth holds 8");
+  producer.managed.tensor.ndim = std::numeric_limits<std::int32_t>::min();
+  EXPECT_FALSE(import_tensor(&producer.managed).has_value());
+  EXPECT_EQ(producer.deleted, 3);
+}
+
+TEST(DLPack, RefusesAddressesThatWrapAround) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  const auto refused = [](auto change) {
+    Producer producer;
+    change(producer);
+    const auto buffer = import_tensor(&producer.managed);
+    EXPECT_FALSE(buffer.has_value());
+    if (!buffer) {
+      EXPECT_EQ(buffer.error().code(), Code::kInvalidArgument) << buffer.error().message();
+    }
+    EXPECT_EQ(producer.deleted, 1);
+  };
+  // Offsets: past the end by themselves, and only with the tensor's own bytes.
+  refused([](Producer& p) { p.managed.tensor.byte_offset = ~std::uint64_t{0}; });
+  refused(
+      [](Producer& p) { p.managed.tensor.byte_offset = 0 - reinterpret_cast<std::uint64_t>(p.values.data()) - 16; });
+  // No data: neither with an offset that makes an address of it, nor with strides.
+  refused([](Producer& p) { p.managed.tensor.data = nullptr, p.managed.tensor.byte_offset = 64; });
+  refused([](Producer& p) { p.managed.tensor.data = nullptr, p.strides = {1, 3}; });
+  // Strides.
+  refused([](Producer& p) { p.strides = {kMost, 1}; });
+  refused([](Producer& p) { p.strides = {kLeast, 1}; });
+  refused([](Producer& p) { p.strides = {1, kLeast}; });
+  refused([](Producer& p) { p.strides = {kMost / 8, -kMost / 8}; });
+  refused([](Producer& p) { p.strides = {-(std::int64_t{1} << 60), 1}; });
+}
+
+TEST(DLPack, CopiesBackwardsAndBroadcastTensors) {
+  Producer producer;
+  producer.managed.tensor.data = producer.values.data() + 11;
+  producer.strides = {-4, -1};
+  EXPECT_THAT(import_tensor(&producer.managed).value().as_slice<float>().value(),
+              ::testing::ElementsAre(11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+  producer.managed.tensor.data = producer.values.data();
+  producer.shape = {2, 3};
+  producer.strides = {0, 4};  // one column, twice
+  EXPECT_THAT(import_tensor(&producer.managed).value().as_slice<float>().value(),
+              ::testing::ElementsAre(0, 4, 8, 0, 4, 8));
+}
+
+TEST(DLPack, PlacesAnEmptyHandleOnTheHostAndExportsNoneOfIt) {
+  EXPECT_EQ(device_of(Buffer()).type, kCpu);
+  EXPECT_EQ(export_buffer(Buffer()).error().code(), Code::kNotAllocated);
+  EXPECT_EQ(export_buffer_legacy(Buffer()).error().code(), Code::kNotAllocated);
 }
 
 TEST(DLPack, RefusesWhatItCannotHoldAndStillRunsTheDeleter) {

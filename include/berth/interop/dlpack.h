@@ -85,14 +85,15 @@ struct ManagedTensorVersioned {
   Tensor tensor;
 };
 
-// The DLPack device of a buffer: host memory and mapped files are (kCpu, 0); managed memory of CUDA is kCudaManaged. On
-// CUDA this allocates a lazy buffer, because only the block has that information.
+// The DLPack device of a buffer: host memory, mapped files and an empty handle are (kCpu, 0); managed memory of CUDA is
+// kCudaManaged. Allocates nothing.
 DeviceId device_of(const Buffer& buffer) noexcept;
 // The DLPack type of a dtype. kUnsupported for the block types of GGUF: view them as u8.
 Result<Type> type_of(DType dtype) noexcept;
 
 // Exports a tensor over the same bytes. Work submitted on the buffer is complete on return, so the receiver may use it
-// on any stream. Allocates a lazy buffer. The caller must call deleter(self) once; deleter(null) does nothing.
+// on any stream. Allocates a lazy buffer, unless it is refused: kUnsupported for a dtype without a DLPack type and for
+// an extent of 2^63 or more. The caller must call deleter(self) once; deleter(null) does nothing.
 Result<ManagedTensorVersioned*> export_buffer(const Buffer& buffer);
 // The form before 1.0, which cannot express read-only memory: kReadOnly for such a buffer.
 Result<ManagedTensor*> export_buffer_legacy(const Buffer& buffer);
@@ -105,7 +106,9 @@ enum class Copy : std::uint8_t {
 // Imports a tensor as a buffer over its memory; is_foreign() is true for it. Takes ownership of the tensor: its deleter
 // runs when the last handle is destroyed, and also if this call fails. A null deleter is allowed. kTypeMismatch for a
 // type that Berth does not have (or lanes), kDeviceUnavailable for a device that it cannot access, kInvalidArgument for
-// a null or newer tensor. Requires: the work of the producer is complete, or the caller waits for it.
+// a null or newer tensor, more than kMaxRank dimensions, elements without data, and an offset or strides that lead out
+// of the address space. In a tensor without elements the pointer, the offset and the strides are ignored. Requires: the
+// work of the producer is complete, or the caller waits for it; every byte that the tensor describes can be read.
 Result<Buffer> import_tensor(ManagedTensorVersioned* tensor, Copy copy = Copy::kIfNeeded);
 Result<Buffer> import_tensor(ManagedTensor* tensor, Copy copy = Copy::kIfNeeded);
 // The same for a tensor whose deleter must be called in a special way, under a lock or on another thread: `release` is
