@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/try.h"
 #include "devices/cuda/cuda_device.h"
 
@@ -42,6 +44,8 @@ void CudaScope::Leave::operator()(State* state) const noexcept {
 CudaScope::~CudaScope() = default;
 
 Result<CudaScope> CudaScope::enter(DevicePtr device) {
+  if (device == nullptr)
+    return Error(Code::kInvalidArgument, Layer::kDevice, "a scope needs a device; open one with device(\"CUDA:0\")");
   BERTH_TRY_ASSIGN(const cuda::CudaDevice* const cuda, as_cuda(*device));
   std::unique_ptr<State, Leave> state(new State{std::move(device), cuda::ContextScope(*cuda)});
   BERTH_TRY(state->scope.check());
@@ -69,22 +73,37 @@ Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t element
 }
 
 Result<void> read(const Buffer& buffer, const Device& device, std::span<std::byte> bytes) {
-  if (bytes.empty()) return {};
   if (&buffer.device() != &device)
     return Error::with_text(Code::kInvalidArgument, Layer::kBuffer,
                             fmt::format("the buffer is on {}, not on {}", buffer.device().name(), device.name()));
-  return buffer.copyout(bytes);
+  return bytes.empty() ? Result<void>() : buffer.copyout(bytes);
 }
 
 Result<void> check_cuda(const Buffer& buffer) {
   if (buffer.allocator() == nullptr)
     return Error(Code::kInvalidArgument, Layer::kBuffer, "an empty handle has no device memory");
   BERTH_TRY(as_cuda(buffer.device()));
-  return buffer.ensure_allocated();
+  if (buffer.is_read_only())
+    return Error(Code::kReadOnly, Layer::kBuffer,
+                 "{} bytes of read-only memory cannot become a slice, which can be written: copy them first",
+                 buffer.size());
+  return {};
 }
 
-unsigned long long address(const Buffer& buffer) {
-  return buffer.size() == 0 ? 0 : buffer.native_handle() + buffer.byte_offset();
+Result<unsigned long long> address(const Buffer& buffer, std::size_t alignment) {
+  const auto misaligned = [alignment](std::uint64_t at) {
+    return Error(Code::kMisaligned, Layer::kBuffer,
+                 "the window starts {} bytes past a multiple of {}, which the element type needs: copy it out",
+                 at % alignment, alignment);
+  };
+  // The driver aligns memory to 256 bytes, so the offset of a lazy buffer decides.
+  if (!buffer.is_allocated() && buffer.size() > 0 && buffer.byte_offset() % std::min<std::size_t>(alignment, 256) != 0)
+    return misaligned(buffer.byte_offset());
+  BERTH_TRY(buffer.ensure_allocated());
+  if (buffer.size() == 0) return 0ull;
+  const unsigned long long at = buffer.native_handle() + buffer.byte_offset();
+  if (at % alignment != 0) return misaligned(at);
+  return at;
 }
 
 }  // namespace internal::gpu

@@ -70,6 +70,99 @@ TEST_F(GpuBufferOnDouble, IsLegalWithNoElementsAndCallsNoDriver) {
   EXPECT_EQ(cuda_double().calls(nullptr), 0u);
 }
 
+// Trivially copyable, and cannot be made from nothing.
+struct Handle {
+  explicit Handle(std::uint32_t v) : value(v) {}
+  std::uint32_t value;
+};
+struct alignas(128) Wide {
+  explicit Wide(int v) : value(v) {}
+  int value;
+};
+
+TEST_F(GpuBufferTest, HoldsBooleansAndValuesWithoutADefault) {
+  const DevicePtr gpu = device("CUDA").value();
+  const bool flags[] = {true, false, true};
+  const auto booleans = GpuBuffer<bool>::alloc_from(gpu, flags).value();
+  EXPECT_EQ(booleans.slice().buffer().dtype(), DType::kBool);
+  EXPECT_EQ(booleans.to_host(*gpu).value(), (std::vector<bool>{true, false, true}));
+  const std::vector<Handle> handles{Handle(7), Handle(8)};
+  EXPECT_EQ(GpuBuffer<Handle>::alloc_from(gpu, handles).value().to_host(*gpu).value()[1].value, 8u);
+  const std::vector<Wide> wide{Wide(1), Wide(2)};
+  EXPECT_EQ(GpuBuffer<Wide>::alloc_from(gpu, wide).value().to_host(*gpu).value()[1].value, 2);
+}
+
+TEST_F(GpuBufferOnDouble, RefusesALengthThatOverflows) {
+  const DevicePtr gpu = device("CUDA").value();
+  struct Eight {
+    std::uint32_t value[2];
+  };
+  for (const std::size_t length : {(std::size_t{1} << 61) + 1, ~std::size_t{0}, ~std::size_t{0} / 8 + 1}) {
+    EXPECT_TRUE(fails_with(GpuBuffer<Eight>::alloc_uninit(gpu, length), Code::kInvalidArgument)) << length;
+    EXPECT_TRUE(fails_with(GpuBuffer<Eight>::alloc_zeros(gpu, length), Code::kInvalidArgument)) << length;
+    EXPECT_TRUE(fails_with(GpuBuffer<double>::alloc_uninit(gpu, length), Code::kInvalidArgument)) << length;
+    const auto owner = GpuBuffer<Eight>::alloc_zeros(gpu, 1).value();
+    int released = 0;
+    const auto release = [&] { ++released; };
+    EXPECT_TRUE(fails_with(CudaSlice<Eight>::adopt(gpu, owner.pointer(), length, release), Code::kInvalidArgument));
+    EXPECT_TRUE(fails_with(CudaSlice<double>::adopt(gpu, owner.pointer(), length, release), Code::kInvalidArgument));
+    EXPECT_EQ(released, 2);
+  }
+}
+
+TEST_F(GpuBufferOnDouble, RefusesAWindowThatIsMisalignedForItsType) {
+  const DevicePtr gpu = device("CUDA").value();
+  const Buffer bytes = Buffer::lazy(gpu, u8, {64}).value();
+  for (const std::size_t offset : {1u, 2u, 3u}) {
+    EXPECT_TRUE(fails_with(GpuBuffer<float>::from_buffer(bytes.view(offset, f32, {1}).value()), Code::kMisaligned));
+    EXPECT_TRUE(fails_with(GpuBuffer<Particle>::from_buffer(bytes.view(offset, 16).value()), Code::kMisaligned));
+    EXPECT_FALSE(bytes.is_allocated()) << "and takes no memory for it";
+  }
+  ASSERT_TRUE(bytes.ensure_allocated());
+  EXPECT_TRUE(fails_with(GpuBuffer<float>::from_buffer(bytes.view(2, f32, {1}).value()), Code::kMisaligned));
+  EXPECT_EQ(GpuBuffer<float>::from_buffer(bytes.view(4, f32, {1}).value()).value().pointer(),
+            bytes.native_handle() + 4);
+  int released = 0;
+  EXPECT_TRUE(
+      fails_with(CudaSlice<float>::adopt(gpu, bytes.native_handle() + 2, 1, [&] { ++released; }), Code::kMisaligned));
+  EXPECT_EQ(released, 1);
+  EXPECT_TRUE(GpuBuffer<float>::from_buffer(bytes.view(2, f32, {0}).value())) << "nothing is at the address";
+}
+
+TEST_F(GpuBufferOnDouble, RefusesReadOnlyMemory) {
+  const DevicePtr gpu = device("CUDA").value();
+  const auto owner = GpuBuffer<float>::alloc_zeros(gpu, 4).value();
+  const Buffer read_only =
+      Buffer::import(gpu, {.address = owner.pointer(), .bytes = 16, .read_only = true}, f32, {4}).value();
+  EXPECT_TRUE(fails_with(GpuBuffer<float>::from_buffer(read_only), Code::kReadOnly));
+  EXPECT_TRUE(fails_with(CudaSlice<float>::from_buffer(read_only.view(0, 8).value()), Code::kReadOnly));
+}
+
+TEST_F(GpuBufferOnDouble, TakesNoMemoryForALazyBufferThatItRefuses) {
+  const DevicePtr gpu = device("CUDA").value();
+  const Buffer lazy = Buffer::lazy(gpu, f32, {3}).value();
+  EXPECT_TRUE(fails_with(GpuBuffer<std::int32_t>::from_buffer(lazy), Code::kTypeMismatch));
+  EXPECT_TRUE(fails_with(GpuBuffer<Particle>::from_buffer(lazy), Code::kSizeMismatch));
+  EXPECT_FALSE(lazy.is_allocated());
+  EXPECT_EQ(GpuBuffer<float>::from_buffer(lazy).value().size(), 3u);
+  EXPECT_TRUE(lazy.is_allocated());
+}
+
+TEST_F(GpuBufferOnDouble, ChecksTheDeviceAlsoOfNoElements) {
+  const DevicePtr gpu = device("CUDA:0").value();
+  const auto none = GpuBuffer<float>::alloc_zeros(gpu, 0).value();
+  EXPECT_TRUE(none.to_host(*gpu).value().empty());
+  EXPECT_TRUE(fails_with(none.to_host(*device("CUDA:1").value()), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(none.to_host(*device("CPU").value()), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(GpuBuffer<float>().to_host(*gpu), Code::kInvalidArgument)) << "it is on no device";
+  EXPECT_TRUE(fails_with(GpuBuffer<float>::alloc_zeros(device("CPU").value(), 0), Code::kInvalidArgument));
+}
+
+TEST_F(GpuBufferTest, RefusesAScopeWithoutADevice) {
+  EXPECT_TRUE(fails_with(CudaScope::enter(nullptr), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(CudaScope::enter(device("CPU").value()), Code::kInvalidArgument));
+}
+
 TEST_F(GpuBufferOnDouble, RefusesToReadAnotherDevicesBuffer) {
   const DevicePtr gpu = device("CUDA:0").value();
   const DevicePtr other = device("CUDA:1").value();

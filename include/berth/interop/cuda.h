@@ -10,6 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,8 +62,10 @@ namespace internal::gpu {
 Result<Buffer> allocate(AllocatorPtr allocator, DType dtype, std::size_t elements, bool zero,
                         std::span<const std::byte> contents);
 Result<void> read(const Buffer& buffer, const Device& device, std::span<std::byte> bytes);
+// Device and access; allocates nothing.
 Result<void> check_cuda(const Buffer& buffer);
-unsigned long long address(const Buffer& buffer);
+// Allocates a lazy buffer, unless its window is misaligned. 0 for a buffer of zero bytes.
+Result<unsigned long long> address(const Buffer& buffer, std::size_t alignment);
 
 template <class T>
 constexpr DType stored_as() {
@@ -69,9 +74,15 @@ constexpr DType stored_as() {
   else
     return DType::kU8;
 }
+// Bytes of `length` values, or a size that no memory has, which Buffer refuses, if that overflows.
+template <class T>
+constexpr std::size_t bytes_of(std::size_t length) {
+  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
+  return length > kMost / sizeof(T) ? kMost : length * sizeof(T);
+}
 template <class T>
 constexpr std::size_t units(std::size_t length) {
-  return dtype_of<T>.has_value() ? length : length * sizeof(T);
+  return dtype_of<T>.has_value() ? length : bytes_of<T>(length);
 }
 }  // namespace internal::gpu
 
@@ -97,18 +108,21 @@ class CudaSlice {
   ~CudaSlice() = default;
 
   // Takes ownership of memory at `pointer` that another library allocated. `release` frees it and is called once, also
-  // on failure. kInvalidArgument if the memory does not belong to this GPU.
+  // on failure. kInvalidArgument if the memory does not belong to this GPU, or the length overflows; kMisaligned.
   static Result<CudaSlice> adopt(DevicePtr device, unsigned long long pointer, std::size_t length,
                                  std::function<void()> release = {}) {
-    auto buffer = Buffer::import(std::move(device),
-                                 {.address = pointer, .bytes = length * sizeof(T), .release = std::move(release)},
-                                 internal::gpu::stored_as<T>(), {internal::gpu::units<T>(length)});
+    auto buffer =
+        Buffer::import(std::move(device),
+                       {.address = pointer, .bytes = internal::gpu::bytes_of<T>(length), .release = std::move(release)},
+                       internal::gpu::stored_as<T>(), {internal::gpu::units<T>(length)});
     if (!buffer) return buffer.error();
     return from_buffer(*std::move(buffer));
   }
 
   // The window of a buffer on a GPU, without a copy. Other handles continue to share the bytes. kTypeMismatch for
-  // another element type, kSizeMismatch if the size is not a multiple of T, kInvalidArgument for another device.
+  // another element type, kSizeMismatch if the size is not a multiple of T, kMisaligned if the window does not start at
+  // a multiple of alignof(T), kReadOnly for read-only memory, kInvalidArgument for another device. A lazy buffer is
+  // allocated if none of these applies.
   static Result<CudaSlice> from_buffer(Buffer buffer) {
     if (auto ok = internal::gpu::check_cuda(buffer); !ok) return ok.error();
     if (dtype_of<T>.has_value() && buffer.dtype() != internal::gpu::stored_as<T>())
@@ -118,8 +132,10 @@ class CudaSlice {
     if (buffer.size() % sizeof(T) != 0)
       return Error(Code::kSizeMismatch, Layer::kBuffer, "{} bytes are not whole values of {} bytes", buffer.size(),
                    sizeof(T));
+    auto pointer = internal::gpu::address(buffer, alignof(T));
+    if (!pointer) return pointer.error();
     CudaSlice slice;
-    slice.pointer_ = internal::gpu::address(buffer);
+    slice.pointer_ = *pointer;
     slice.length_ = buffer.size() / sizeof(T);
     slice.buffer_ = std::move(buffer);
     return slice;
@@ -181,12 +197,23 @@ class GpuBuffer {
   Buffer into_buffer() && { return std::move(slice_).into_buffer(); }
 
   // The contents after all earlier work on the queue that last used the memory. Blocks. kInvalidArgument if the memory
-  // is not on `device`; the driver's error.
+  // is not on `device`, also if it is empty; the driver's error. A default-constructed or moved-from GpuBuffer has no
+  // memory, so it is on no device. T needs no default constructor.
   Result<std::vector<T>> to_host(const Device& device) const {
-    std::vector<T> host(size());
-    if (auto ok = internal::gpu::read(slice_.buffer(), device, std::as_writable_bytes(std::span(host))); !ok)
-      return ok.error();
-    return host;
+    if constexpr (std::is_default_constructible_v<T> && !std::is_same_v<T, bool>) {
+      std::vector<T> host(size());
+      if (auto ok = internal::gpu::read(slice_.buffer(), device, std::as_writable_bytes(std::span(host))); !ok)
+        return ok.error();
+      return host;
+    } else {
+      // std::vector<bool> has no bytes to read into, and a vector cannot be made of values that have no default.
+      using Stored = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
+      const auto give_back = [n = size()](Stored* memory) { std::allocator<Stored>().deallocate(memory, n); };
+      const std::unique_ptr<Stored, decltype(give_back)> host(std::allocator<Stored>().allocate(size()), give_back);
+      const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(host.get()), size() * sizeof(Stored));
+      if (auto ok = internal::gpu::read(slice_.buffer(), device, bytes); !ok) return ok.error();
+      return std::vector<T>(std::make_move_iterator(host.get()), std::make_move_iterator(host.get() + size()));
+    }
   }
 
   const CudaSlice<T>& slice() const noexcept { return slice_; }
