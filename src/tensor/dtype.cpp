@@ -20,6 +20,7 @@ constexpr std::array<DTypeInfo, kDTypeCount> kInfo = {{
     {"iq2_s", 256, 82, 2},    {"iq3_xxs", 256, 98, 2}, {"iq3_s", 256, 110, 2},  {"iq1_s", 256, 50, 2},
     {"iq1_m", 256, 56, 2},    {"iq4_nl", 32, 18, 2},   {"iq4_xs", 256, 136, 2}, {"tq1_0", 256, 54, 2},
     {"tq2_0", 256, 66, 2},    {"mxfp4", 32, 17, 1},    {"nvfp4", 64, 36, 1},    {"q1_0", 128, 18, 2},
+    {"q2_0", 64, 18, 2},
 }};
 static_assert(!kInfo.back().name.empty(), "every dtype has a row");
 

@@ -29,7 +29,7 @@ constexpr std::array kTypes = {
     TypeNumber{26, DType::kI32},    TypeNumber{27, DType::kI64},     TypeNumber{28, DType::kF64},
     TypeNumber{29, DType::kIQ1_M},  TypeNumber{30, DType::kBF16},    TypeNumber{34, DType::kTQ1_0},
     TypeNumber{35, DType::kTQ2_0},  TypeNumber{39, DType::kMXFP4},   TypeNumber{40, DType::kNVFP4},
-    TypeNumber{41, DType::kQ1_0},
+    TypeNumber{41, DType::kQ1_0},   TypeNumber{42, DType::kQ2_0},
 };
 
 constexpr std::size_t kMaxRank = 8;
@@ -164,8 +164,12 @@ class HeaderReader {
                                          berth::to_string(tensor.dtype), bytes.error().message()));
     tensor.bytes = *bytes;
     tensor.offset = next<std::uint64_t>();  // from the start of the data; made absolute below
-    if (tensor.offset % header_.alignment != 0 || tensor.offset > file_bytes_)
-      return error_at(place, fmt::format("tensor {} has offset {}, which is not a multiple of {} inside the file",
+    if (tensor.offset > file_bytes_)
+      return error_at(place, fmt::format("tensor {} has offset {}, which is past the end of the file at {}; it is "
+                                         "truncated or its header is wrong",
+                                         quoted(tensor.name), tensor.offset, file_bytes_));
+    if (tensor.offset % header_.alignment != 0)
+      return error_at(place, fmt::format("tensor {} has offset {}, which is not a multiple of the alignment {}",
                                          quoted(tensor.name), tensor.offset, header_.alignment));
     header_.table.add(tensor);
     return {};

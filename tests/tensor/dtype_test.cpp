@@ -28,6 +28,7 @@ TEST(DTypes, AreSizedInBlocks) {
   EXPECT_EQ(byte_size(DType::kF6E2M3, 8).value(), 6u);
   EXPECT_EQ(byte_size(DType::kNVFP4, 128).value(), 72u);
   EXPECT_EQ(byte_size(DType::kQ1_0, 256).value(), 36u);
+  EXPECT_EQ(byte_size(DType::kQ2_0, 256).value(), 72u);
   EXPECT_TRUE(fails_with(byte_size(DType::kF4E2M1, 5), Code::kInvalidArgument));
   EXPECT_EQ(byte_size(f32, 3).value(), 12u);
   EXPECT_EQ(byte_size(f32, 0).value(), 0u);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
 namespace berth::internal::formats {
@@ -116,7 +118,7 @@ TEST(Gguf, KnowsTheNumberOfEveryTypeAndNoWithdrawnOne) {
     ++known;
     EXPECT_EQ(gguf_type(*dtype), type);
   }
-  EXPECT_EQ(known, 34u);
+  EXPECT_EQ(known, 35u);
   for (const std::uint32_t withdrawn : {4u, 5u, 31u, 32u, 33u, 36u, 37u, 38u})
     EXPECT_EQ(dtype_of_gguf(withdrawn), std::nullopt);
   EXPECT_EQ(gguf_type(DType::kBool), std::nullopt);
@@ -192,11 +194,139 @@ TEST(Gguf, RefusesTensorsThatOverflowOverlapOrLeaveTheFile) {
   EXPECT_THAT(File(3, 1, 0).tensor("a", {31}, 2, 0).data(18).refusal(), HasSubstr("not whole blocks of 32"));
   EXPECT_THAT(File(3, 1, 0).tensor("a", {16, 2}, 2, 0).data(18).refusal(), HasSubstr("16 elements are not whole"));
   EXPECT_THAT(File(3, 1, 0).tensor("a", {1}, 0, 4).data(8).refusal(), HasSubstr("not a multiple of 32"));
-  EXPECT_THAT(File(3, 1, 0).tensor("a", {1}, 0, 1ull << 63).data(8).refusal(), HasSubstr("inside the file"));
+  EXPECT_THAT(File(3, 1, 0).tensor("a", {1}, 0, 1ull << 63).data(8).refusal(),
+              HasSubstr("offset 9223372036854775808, which is past the end of the file at 72"));
   EXPECT_THAT(File(3, 1, 0).tensor("a", {2}, 0, 0).data(7).refusal(), HasSubstr("but the file ends at"));
   EXPECT_THAT(File(3, 2, 0).tensor("a", {9}, 0, 0).tensor("b", {1}, 0, 32).data(40).refusal(), HasSubstr("overlaps"));
   EXPECT_THAT(File(3, 2, 0).tensor("a", {1}, 0, 0).tensor("a", {1}, 0, 32).data(40).refusal(),
               HasSubstr("named \"a\""));
+}
+
+TEST(Gguf, SaysWhetherAnOffsetIsPastTheEndOrTheTensorIs) {
+  File file(3, 1, 0);
+  file.tensor("a", {1}, 0, 0).data(32);
+  const std::uint64_t end = file.bytes.size();
+  ASSERT_EQ(end % 32, 0u);
+  const auto at = [](std::uint64_t offset) { return File(3, 1, 0).tensor("a", {1}, 0, offset).data(32).refusal(); };
+  EXPECT_THAT(at(end + 32), HasSubstr("past the end of the file at " + std::to_string(end)));
+  EXPECT_THAT(at(end + 1), HasSubstr("past the end of the file at " + std::to_string(end)));
+  EXPECT_THAT(at(end), HasSubstr("but the file ends at " + std::to_string(end)));
+  EXPECT_THAT(at(33), HasSubstr("offset 33, which is not a multiple of the alignment 32"));
+}
+
+TEST(Gguf, RefusesAnOverlapBehindATensorWithoutBytes) {
+  // "b" begins inside "a"; the empty "e" at the same place must not hide that.
+  for (const std::uint64_t empty : {0u, 32u, 64u}) {
+    File file(3, 3, 0);
+    file.tensor("a", {17}, 0, 0).tensor("e", {0}, 0, empty).tensor("b", {1}, 0, 64).data(100);
+    EXPECT_THAT(file.refusal(), HasSubstr("tensor \"b\" at bytes")) << empty;
+    EXPECT_THAT(file.refusal(), HasSubstr("overlaps tensor \"a\"")) << empty;
+  }
+  File apart(3, 3, 0);
+  apart.tensor("a", {16}, 0, 0).tensor("e", {0}, 0, 32).tensor("b", {1}, 0, 64).data(100);
+  EXPECT_TRUE(apart.read());
+}
+
+// --- Limits: the last that is accepted and the first that is not ---
+
+TEST(Gguf, TakesEightDimensionsAndNoMore) {
+  EXPECT_EQ(File(3, 1, 0).tensor("a", {1, 1, 1, 1, 1, 1, 1, 2}, 0, 0).data(8).read().value().table.tensors()[0].bytes,
+            8u);
+  EXPECT_THAT(File(3, 1, 0).tensor("a", {1, 1, 1, 1, 1, 1, 1, 1, 2}, 0, 0).data(8).refusal(),
+              HasSubstr("9 dimensions, more than 8"));
+}
+
+TEST(Gguf, TakesArraysFourDeepAndNoMore) {
+  const auto nested = [](int depth) {
+    File file(3, 0, 1);
+    file.text("k").put(9u);
+    for (int i = 1; i < depth; ++i) file.put(9u).put<std::uint64_t>(1);
+    return file.put(0u).put<std::uint64_t>(1).put<std::uint8_t>(7);
+  };
+  EXPECT_EQ(nested(4).read().value().table.find_metadata("k")->to_string(), "[[[[7]]]]");
+  EXPECT_THAT(nested(5).refusal(), HasSubstr("nested more than 4 deep"));
+}
+
+TEST(Gguf, TakesNamesOf65535BytesAndNoMore) {
+  EXPECT_EQ(File(3, 1, 0).tensor(std::string(65'535, 'n'), {1}, 0, 0).data(4).read().value().table.tensors().size(),
+            1u);
+  EXPECT_THAT(File(3, 1, 0).tensor(std::string(65'536, 'n'), {1}, 0, 0).data(4).refusal(),
+              HasSubstr("65536 bytes is longer than 65535"));
+  EXPECT_TRUE(File(3, 0, 1).text(std::string(65'535, 'k')).put(0u).put<std::uint8_t>(1).read());
+  EXPECT_THAT(File(3, 0, 1).text(std::string(65'536, 'k')).put(0u).put<std::uint8_t>(1).refusal(),
+              HasSubstr("longer than 65535"));
+}
+
+TEST(Gguf, RefusesACountThatTheFileIsTooSmallForAtOnce) {
+  // The smallest tensor description takes 24 bytes and the smallest entry 13.
+  const std::size_t padding = 24 * 13 * 40 - 24;
+  const auto with = [&](std::uint64_t tensors, std::uint64_t entries) {
+    File file(3, tensors, entries);
+    file.bytes.append(padding, '\xff');
+    return file.refusal();
+  };
+  EXPECT_THAT(with(13 * 40, 0), HasSubstr("longer than 65535"));
+  EXPECT_THAT(with(13 * 40 + 1, 0), HasSubstr("521 tensors need more than the file's 12480 bytes"));
+  EXPECT_THAT(with(0, 24 * 40), HasSubstr("longer than 65535"));
+  EXPECT_THAT(with(0, 24 * 40 + 1), HasSubstr("961 metadata entries need more than the file's 12480 bytes"));
+}
+
+TEST(Gguf, RefusesAnArrayThatTheFileIsTooSmallForAtOnce) {
+  const auto array = [](std::uint32_t type, std::uint64_t count) {
+    File file(3, 0, 1);
+    file.text("k").put(9u).put(type).put(count).data(0, 64);
+    return file.refusal();
+  };
+  EXPECT_THAT(array(5, 16), HasSubstr("past the end of the file at 64"));
+  EXPECT_THAT(array(5, 17), HasSubstr("an array of 17 elements is longer than the file"));
+  EXPECT_THAT(array(8, 8), HasSubstr("past the end of the file"));
+  EXPECT_THAT(array(8, 9), HasSubstr("an array of 9 elements is longer than the file"));
+}
+
+TEST(Gguf, TakesAMillionEntriesAndNoMore) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 20;
+  File file(3, 0, kMost);
+  file.bytes.reserve(20 * kMost);
+  for (std::uint32_t i = 0; i < kMost; ++i) {
+    // Six bits a character, so that every key is UTF-8 and its own.
+    std::string key;
+    for (int shift = 0; shift < 24; shift += 6) key += static_cast<char>(' ' + (i >> shift & 63));
+    file.text(key).put(0u).put<std::uint8_t>(1);
+  }
+  EXPECT_EQ(file.read().value().table.metadata().size(), kMost);
+  const std::uint64_t more = kMost + 1;
+  file.bytes.replace(16, 8, reinterpret_cast<const char*>(&more), 8);
+  EXPECT_THAT(file.refusal(Code::kUnsupported), HasSubstr("1048577 metadata entries are more than 1048576"));
+}
+
+// A file whose header is one long string, made as it is read.
+class LongHeader final : public ByteSource {
+ public:
+  explicit LongHeader(std::uint64_t header) : size_(header) {
+    File file(3, 0, 1);
+    file.text("k").put(8u);
+    start_ = file.put<std::uint64_t>(header - file.bytes.size() - 8).bytes;
+  }
+  std::uint64_t size() const noexcept override { return size_; }
+  Result<void> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    if (offset != 0) return Error(Code::kInvalidData, Layer::kFormat, "only the header is read");
+    std::memcpy(into.data(), start_.data(), std::min(into.size(), start_.size()));
+    return {};
+  }
+
+ private:
+  std::uint64_t size_;
+  std::string start_;
+};
+
+TEST(Gguf, TakesAHeaderOf256MiBAndNoMore) {
+  const auto header = read_gguf(LongHeader(kMaxGgufHeader));
+  ASSERT_TRUE(header) << header.error().message();
+  EXPECT_EQ(header->table.metadata().size(), 1u);
+  const auto longer = read_gguf(LongHeader(kMaxGgufHeader + 1));
+  ASSERT_FALSE(longer);
+  EXPECT_EQ(longer.error().code(), Code::kUnsupported);
+  EXPECT_THAT(longer.error().message(), HasSubstr("longer than 256.0 MiB"));
 }
 
 TEST(Gguf, RefusesAFileCutAnywhere) {

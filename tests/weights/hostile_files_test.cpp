@@ -143,7 +143,7 @@ TEST(HostileFiles, AreRefusedByGguf) {
   expect_refused(parse, gguf(0, 1, text("k") + number(9u) + number(0u) + number(~0ull)), "longer than the file");
   expect_refused(parse, with_data(gguf(2, 0, tensor("a", {9}, 0, 0) + tensor("b", {1}, 0, 32)), 40), "overlaps");
   expect_refused(parse, with_data(gguf(1, 0, tensor("a", {9}, 0, 0)), 35), "but the file ends at");
-  expect_refused(parse, with_data(gguf(1, 0, tensor("a", {1}, 0, ~0ull << 5)), 4), "inside the file");
+  expect_refused(parse, with_data(gguf(1, 0, tensor("a", {1}, 0, ~0ull << 5)), 4), "past the end of the file");
   expect_refused(parse, with_data(gguf(2, 0, tensor("a", {1}, 0, 0) + tensor("a", {1}, 0, 32)), 36), "named \"a\"");
   expect_refused(parse, with_data(gguf(1, 0, tensor("a", {1ull << 32, 1ull << 32}, 0, 0)), 4), "does not fit 64 bits");
   expect_refused(parse, with_data(gguf(1, 0, tensor("a", {1ull << 62}, 0, 0)), 4), "does not fit 63 bits");

@@ -118,6 +118,24 @@ TEST_F(Weights, LoadsEverythingByteForByteWithAnyNumberOfThreads) {
   }
 }
 
+TEST_F(Weights, ReportsAFileThatWasCutSinceItWasOpenedHoweverItIsRead) {
+  const std::uint64_t whole = std::filesystem::file_size(make_model("a.safetensors"));
+  // Also at whole blocks of the disk, where a direct read ends without an error and without bytes.
+  for (const std::uint64_t left :
+       {whole - 1, whole / 2 / 4096 * 4096, whole / 2 / 4096 * 4096 + 1, std::uint64_t{4096}, std::uint64_t{0}}) {
+    const WeightFile file = open_weights(make_model("a.safetensors")).value();
+    std::filesystem::resize_file(path("a.safetensors"), left);
+    const std::size_t live = cpu()->counters().live_count;
+    for (const bool direct : {false, true}) {
+      const auto loaded = file.load_all(cpu(), {.threads = 1, .direct = direct});
+      ASSERT_FALSE(loaded) << left << (direct ? " direct" : "");
+      EXPECT_EQ(loaded.error().code(), Code::kIo) << loaded.error().message();
+      EXPECT_THAT(loaded.error().message(), HasSubstr("bytes when it was opened"));
+      EXPECT_EQ(cpu()->counters().live_count, live) << "nothing is kept";
+    }
+  }
+}
+
 TEST_F(Weights, LoadsASubsetInTheOrderAskedEvenTheSameNameTwice) {
   const WeightFile file = open_weights(make_model("a.safetensors")).value();
   const std::vector<std::string_view> names = {"layer.9", "layer.2", "layer.9"};

@@ -63,8 +63,9 @@ enum class DType : std::uint8_t {
   kMXFP4,
   kNVFP4,
   kQ1_0,
+  kQ2_0,
 };
-inline constexpr std::size_t kDTypeCount = static_cast<std::size_t>(DType::kQ1_0) + 1;
+inline constexpr std::size_t kDTypeCount = static_cast<std::size_t>(DType::kQ2_0) + 1;
 
 inline constexpr DType f16 = DType::kF16, bf16 = DType::kBF16, f32 = DType::kF32, f64 = DType::kF64;
 inline constexpr DType i8 = DType::kI8, i16 = DType::kI16, i32 = DType::kI32, i64 = DType::kI64;
