@@ -137,6 +137,42 @@ def gguf_files():
     put("gguf", "nested_array_and_alignment", b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + nested + entry)
 
 
+def dlpack_files():
+    """Tensors as dlpack_fuzz.cpp reads them: a byte of switches, then the fields, 16 extents and 16 strides."""
+    versioned, strided, never_copy, null, raw = 1, 2, 4, 8, 16
+    least = -(1 << 63)
+
+    def tensor(name, form, dtype, shape, strides=(), *, device=(1, 0), flags=0, offset=0, data=0, major=1, rank=None):
+        code, bits, lanes = dtype
+        padded = [list(values) + [0] * (16 - len(values)) for values in (shape, strides)]
+        put("dlpack", name, struct.pack("<BBBHiiiIQQQ", form, code, bits, lanes, *device,
+                                        len(shape) if rank is None else rank, major, flags, offset, data)
+            + struct.pack("<32q", *padded[0], *padded[1]))
+
+    f32, u8, f4 = (2, 32, 1), (1, 8, 1), (17, 4, 1)
+    tensor("dense", versioned | strided, f32, (3, 4), (4, 1))
+    tensor("without_strides", 0, f32, (3, 4), offset=16)
+    tensor("transposed", versioned | strided, f32, (4, 3), (1, 4))
+    tensor("backwards", strided, f32, (3, 4), (-4, -1), data=44)
+    tensor("broadcast", strided, f32, (2, 3), (0, 4))
+    tensor("strided_and_never_copied", strided | never_copy, u8, (2, 2), (4, 1))
+    tensor("empty_and_strided", strided, f32, (0, 3), (6, 2))
+    tensor("empty_and_null", versioned | strided | null, f32, (3, 0), (least, 7), offset=(1 << 64) - 1)
+    tensor("scalar_read_only", versioned, f32, (), flags=1)
+    tensor("eight_dimensions", 0, u8, (1, 2, 1, 2, 1, 2, 1, 2))
+    tensor("nine_dimensions", 0, u8, (1,) * 9)
+    tensor("no_dimensions_but_many", 0, u8, (1,), rank=1 << 20)
+    tensor("packed", 0, f4, (2, 3))
+    tensor("padded", versioned, f4, (2, 3), flags=4)
+    tensor("wrapping_offset", versioned, f32, (2,), offset=(1 << 64) - 8)
+    tensor("wrapping_address", versioned | raw, f32, (4,), data=(1 << 64) - 16)
+    tensor("wrapping_strides", strided, u8, (3, 3), (1 << 62, least))
+    tensor("huge", versioned | raw, u8, (1 << 62,), data=1 << 40)
+    tensor("newer", versioned, f32, (1,), major=2)
+    tensor("lanes", 0, (2, 32, 4), (1,))
+    tensor("unknown_device", 0, f32, (1,), device=(10, 0))
+
+
 def numpy_files():
     for dtype in ("<f4", "|b1", "<i8", "<c8", "<f2"):
         stream = io.BytesIO()
@@ -218,5 +254,6 @@ if __name__ == "__main__":
     replay_plan_files()
     safetensors_files()
     gguf_files()
+    dlpack_files()
     numpy_files()
     real_files()
