@@ -10,6 +10,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/input_file.h"
 #include "base/try.h"
 #include "berth/base/mutex.h"
 
@@ -167,6 +168,7 @@ class Reader {
 };
 
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMostFile = std::uint64_t{1} << 34;  // a recording of some billion events
 constexpr std::uint64_t kMostTime = std::uint64_t{1} << 62;
 
 }  // namespace
@@ -228,19 +230,9 @@ Result<Recording> parse_recording(std::span<const std::byte> file) {
 }
 
 Result<Recording> read_recording(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  const auto failed = [&] {
-    return Error::with_text(Code::kIo, Layer::kFormat, fmt::format("{}: {}", path, std::strerror(errno)));
-  };
-  if (file == nullptr) return failed();
-  std::vector<std::byte> bytes;
-  std::byte piece[65'536];
-  for (std::size_t got = 0; (got = std::fread(piece, 1, sizeof piece, file)) > 0;)
-    bytes.insert(bytes.end(), piece, piece + got);
-  const bool broken = std::ferror(file) != 0;
-  std::fclose(file);
-  if (broken) return failed();
-  return parse_recording(bytes);
+  const Result<std::string> bytes = internal::read_whole_file(path, kMostFile);
+  if (!bytes) return Error::with_text(Code::kIo, Layer::kFormat, bytes.error().message());
+  return parse_recording(std::as_bytes(std::span(*bytes)));
 }
 
 }  // namespace berth

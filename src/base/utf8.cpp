@@ -29,6 +29,35 @@ std::size_t sequence_length(std::string_view text) noexcept {
   return 0;
 }
 
+// Whether a terminal takes this well-formed sequence for a command, or for one to change the order of what it shows: C0
+// and C1 control characters, and the marks of bidirectional text.
+bool is_command(std::string_view sequence) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(sequence[i]); };
+  if (sequence.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7F;
+  // U+0080 to U+009F, U+061C.
+  if (sequence.size() == 2) return (byte(0) == 0xC2 && byte(1) < 0xA0) || (byte(0) == 0xD8 && byte(1) == 0x9C);
+  if (sequence.size() != 3 || byte(0) != 0xE2) return false;
+  // U+200E and U+200F, U+2028 to U+202E, U+2066 to U+2069.
+  return (byte(1) == 0x80 && (byte(2) == 0x8E || byte(2) == 0x8F || (byte(2) >= 0xA8 && byte(2) <= 0xAE))) ||
+         (byte(1) == 0x81 && byte(2) >= 0xA6 && byte(2) <= 0xA9);
+}
+
+// Appends the first sequence of `text` to `shown`, escaped if it is a command or malformed, and removes it from `text`.
+void show_sequence(std::string& shown, std::string_view& text) {
+  const std::size_t length = sequence_length(text);
+  const std::size_t taken = length == 0 ? 1 : length;
+  if (length != 0 && !is_command(text.substr(0, length))) {
+    shown += text.substr(0, length);
+  } else {
+    for (const char c : text.substr(0, taken)) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+      shown += escaped;
+    }
+  }
+  text.remove_prefix(taken);
+}
+
 }  // namespace
 
 std::size_t first_invalid_utf8(std::string_view text) noexcept {
@@ -54,20 +83,24 @@ std::string quoted(std::string_view text, std::size_t limit) {
   if (cut) text = text.substr(0, limit);
   std::string shown = "\"";
   while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
-    const unsigned char byte = static_cast<unsigned char>(text[0]);
-    if (length == 0 || byte < 0x20 || byte == 0x7F) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned>(byte));
-      shown += escaped;
-      text.remove_prefix(1);
-      continue;
-    }
-    if (byte == '"' || byte == '\\') shown += '\\';
-    shown += text.substr(0, length);
-    text.remove_prefix(length);
+    if (text[0] == '"' || text[0] == '\\') shown += '\\';
+    show_sequence(shown, text);
   }
   shown += cut ? "...\"" : "\"";
+  return shown;
+}
+
+std::string printable(std::string_view text, bool keep_lines) {
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    if (keep_lines && text[0] == '\n') {
+      shown += '\n';
+      text.remove_prefix(1);
+    } else {
+      show_sequence(shown, text);
+    }
+  }
   return shown;
 }
 

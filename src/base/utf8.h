@@ -15,4 +15,8 @@ std::size_t first_invalid_utf8(std::string_view text) noexcept;
 // Safe to print for any input.
 std::string quoted(std::string_view text, std::size_t limit = 200);
 
+// The text without quotes: control characters, marks that change the order of text, and malformed bytes are escaped as
+// \x1b. With `keep_lines`, ends of lines stay. Safe to print on a terminal for any input.
+std::string printable(std::string_view text, bool keep_lines = false);
+
 }  // namespace berth::internal

@@ -118,7 +118,7 @@ TEST(PlanCsv, SaysWhenAFileCannotBeOpened) {
   const auto result = read_plan_csv("/nowhere/p.csv");
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code(), Code::kIo);
-  EXPECT_EQ(result.error().message(), "/nowhere/p.csv: cannot be opened; is the path right?");
+  EXPECT_EQ(result.error().message(), "/nowhere/p.csv: cannot be opened: No such file or directory");
 }
 
 TEST(PlanCsv, ReadsAFile) {

@@ -22,7 +22,8 @@ bool populate_pages(void* address, std::size_t bytes, bool for_writing = true) n
 bool lock_pages(void* address, std::size_t bytes) noexcept;
 
 // Removes access and memory from a range and keeps the addresses. With access restored, the range reads as zeroes.
-// False with errno. Requires: whole pages of an anonymous mapping.
+// False with errno; the memory is then as it was. Requires: whole pages of an anonymous mapping that can be read and
+// written.
 bool discard_pages(void* address, std::size_t bytes) noexcept;
 
 // An unnamed file in `folder` that is deleted with its descriptor, or -1 if the system has none.

@@ -5,11 +5,10 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <unordered_map>
 
+#include "base/input_file.h"
 #include "base/try.h"
 #include "berth/plan/plan_files.h"
 
@@ -351,12 +350,13 @@ Result<PlanTable> parse_plan_csv(std::string_view text, std::string_view file) {
 }
 
 Result<PlanTable> read_plan_csv(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in)
-    return Error::with_text(Code::kIo, Layer::kFormat, fmt::format("{}: cannot be opened; is the path right?", path));
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  if (in.bad()) return Error::with_text(Code::kIo, Layer::kFormat, fmt::format("{}: reading it failed", path));
-  return parse_plan_csv(text, path);
+  const Result<std::string> text = internal::read_whole_file(path);
+  if (!text) {
+    // The header promises kIo for a file that is not there.
+    const Code code = text.error().code() == Code::kNotFound ? Code::kIo : text.error().code();
+    return Error::with_text(code, Layer::kFormat, text.error().message());
+  }
+  return parse_plan_csv(*text, path);
 }
 
 std::string format_plan_csv(const PlanTable& table) {

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <limits>
 
+#include "base/atomic_file.h"
 #include "plan/memory_map/memory_map_page.h"
 
 namespace berth {
@@ -242,16 +242,7 @@ std::string memory_map_html(const MemoryMap& map) {
 }
 
 Result<void> write_memory_map(const std::string& path, const MemoryMap& map) {
-  std::ofstream out(path, std::ios::binary);
-  if (out) {
-    const std::string page = memory_map_html(map);
-    out.write(page.data(), static_cast<std::streamsize>(page.size()));
-    out.close();
-  }
-  if (!out)
-    return Error::with_text(Code::kIo, Layer::kFormat,
-                            fmt::format("{}: cannot be written; does the folder exist, and is there room?", path));
-  return {};
+  return internal::write_whole_file(path, memory_map_html(map));
 }
 
 }  // namespace berth

@@ -33,7 +33,12 @@ bool lock_pages(void* address, std::size_t bytes) noexcept {
 
 bool discard_pages(void* address, std::size_t bytes) noexcept {
   // Without access first, so that a stray use faults instead of finding zeroes.
-  return mprotect(address, bytes, PROT_NONE) == 0 && madvise(address, bytes, MADV_DONTNEED) == 0;
+  if (mprotect(address, bytes, PROT_NONE) != 0) return false;
+  if (madvise(address, bytes, MADV_DONTNEED) == 0) return true;
+  const int reason = errno;
+  mprotect(address, bytes, PROT_READ | PROT_WRITE);  // the contents are still there, and so is their owner
+  errno = reason;
+  return false;
 }
 
 int open_past_cache(const char* path) noexcept {
