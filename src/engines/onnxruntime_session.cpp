@@ -85,13 +85,15 @@ Result<Output::View> Output::view() const {
 
 Result<MappedModel> MappedModel::open(const std::string& path) {
   const auto failed = [&] { return Error::with_text(Code::kIo, Layer::kEngine, path + ": " + std::strerror(errno)); };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (file < 0) return failed();
   struct stat status {};
-  if (fstat(file, &status) != 0 || status.st_size == 0) {
-    const Error error = status.st_size == 0 && errno == 0
-                            ? Error::with_text(Code::kInvalidData, Layer::kEngine, path + " is empty")
-                            : failed();
+  const bool known = fstat(file, &status) == 0;
+  if (!known || !S_ISREG(status.st_mode) || status.st_size == 0) {
+    const Error error =
+        known ? Error::with_text(Code::kInvalidData, Layer::kEngine,
+                                 path + (S_ISREG(status.st_mode) ? " is empty" : " is not a regular file"))
+              : failed();
     close(file);
     return error;
   }

@@ -20,17 +20,38 @@ Result<void> MemorySource::read(std::uint64_t offset, std::span<std::byte> into)
 }
 
 Result<FileSource> FileSource::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: opening a pipe would wait for a writer. Regular files are not affected.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0)
     return Error::with_text(errno == ENOENT ? Code::kNotFound : Code::kIo, Layer::kFormat,
                             fmt::format("cannot open {}: {}", path, std::strerror(errno)));
-  struct stat status;
+  struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     const char* why = S_ISDIR(status.st_mode) ? "it is a directory" : "it is not a regular file";
     ::close(descriptor);
     return Error::with_text(Code::kIo, Layer::kFormat, fmt::format("cannot open {}: {}", path, why));
   }
   return FileSource(path, descriptor, static_cast<std::uint64_t>(status.st_size));
+}
+
+namespace {
+
+bool same_file(const struct stat& a, const struct stat& b) noexcept {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+}  // namespace
+
+bool FileSource::is_current() const noexcept {
+  struct stat opened {
+  }, named{};
+  return ::fstat(descriptor_, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 && same_file(opened, named);
+}
+
+bool FileSource::is_same_file(int descriptor) const noexcept {
+  struct stat opened {
+  }, other{};
+  return ::fstat(descriptor_, &opened) == 0 && ::fstat(descriptor, &other) == 0 && same_file(opened, other);
 }
 
 FileSource::~FileSource() {

@@ -43,6 +43,10 @@ class FileSource final : public ByteSource {
 
   std::uint64_t size() const noexcept override { return size_; }
   Result<void> read(std::uint64_t offset, std::span<std::byte> into) const override;
+  // Whether the path still leads to the file that was opened.
+  bool is_current() const noexcept;
+  // Whether another descriptor is of the same file.
+  bool is_same_file(int descriptor) const noexcept;
   int descriptor() const noexcept { return descriptor_; }
   const std::string& path() const noexcept { return path_; }
 

@@ -34,8 +34,14 @@ class Loading {
   Loading(std::span<const FileSource> sources, const LoadPlan& plan, const LoadOptions& options)
       : sources_(sources), plan_(plan), options_(options) {
     if (!options.direct) return;
-    // A second descriptor per file. If the file system has no direct reads, ordinary reads are used.
-    for (const FileSource& source : sources) direct_.push_back(open_past_cache(source.path().c_str()));
+    // A second descriptor per file. Ordinary reads are used if the file system has no direct reads, and if the path
+    // leads to another file by now.
+    for (const FileSource& source : sources) {
+      direct_.push_back(open_past_cache(source.path().c_str()));
+      if (direct_.back() < 0 || source.is_same_file(direct_.back())) continue;
+      ::close(direct_.back());
+      direct_.back() = -1;
+    }
   }
   ~Loading() {
     for (const int descriptor : direct_)

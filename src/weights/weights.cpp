@@ -124,8 +124,11 @@ struct WeightOpener {
   static Result<void> add_file(Opened& opened, FileSource source, TensorTable&& table) {
     const auto number = static_cast<std::uint32_t>(opened.sources.size());
     BERTH_TRY_ASSIGN(const DevicePtr disk, device("DISK:" + source.path()));
-    if (disk->limits().total_bytes != source.size())
-      return Error::with_text(Code::kIo, Layer::kFormat, fmt::format("{}: its size changed", source.path()));
+    // The device opened the path by itself. What is loaded and what is mapped must be of one file.
+    if (disk->limits().total_bytes != source.size() || !source.is_current())
+      return Error::with_text(
+          Code::kIo, Layer::kFormat,
+          fmt::format("{}: it was replaced while it was being opened; open it again", source.path()));
     BERTH_TRY_ASSIGN(Buffer mapped, Buffer::lazy(disk, DType::kU8, {source.size()}));
     for (const TensorInfo& tensor : table.tensors()) opened.total_bytes += tensor.bytes;
     if (number == 0)

@@ -72,6 +72,18 @@ class Weights : public ::testing::Test {
   std::vector<NamedBuffer> tensors_;
 };
 
+TEST_F(Weights, LoadsFromTheFileThatWasOpenedWhateverItsPathLeadsToNow) {
+  const Buffer original = numbers({5000}), other = numbers({5000, 1});
+  ASSERT_TRUE(other.copyin(std::vector<std::byte>(other.size(), std::byte{1})));
+  const std::vector<NamedBuffer> tensors{{"w", original}}, others{{"w", other.view(0, u32, {5000}).value()}};
+  ASSERT_TRUE(save_safetensors(path("a.safetensors"), tensors));
+  const WeightFile file = open_weights(path("a.safetensors")).value();
+  ASSERT_TRUE(save_safetensors(path("a.safetensors"), others));
+  for (const bool direct : {false, true})
+    EXPECT_EQ(bytes_of(file.load("w", cpu(), {.direct = direct}).value()), bytes_of(original)) << direct;
+  EXPECT_EQ(bytes_of(file.tensor("w").value()), bytes_of(original));
+}
+
 TEST_F(Weights, MapsTensorsWithoutCopyingAndOutlivesItsFile) {
   const Buffer original = numbers({4, 3});
   ASSERT_TRUE(save_safetensors(path("a.safetensors"), std::vector<NamedBuffer>{{"w", original}}));

@@ -143,7 +143,8 @@ Result<std::unique_ptr<Queue>> DiskDevice::create_queue() {
 }  // namespace
 
 Result<DevicePtr> open(std::string path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: opening a pipe would wait for a writer. Regular files are not affected.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0) return io_error(path, "cannot open");
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {

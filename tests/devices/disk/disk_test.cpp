@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -120,6 +121,62 @@ TEST(Disk, OpensAFileAgainThatWasReplaced) {
   EXPECT_EQ(device("DISK:" + path).value(), second);
   std::filesystem::resize_file(path, 50);
   EXPECT_EQ(device("DISK:" + path).value()->limits().total_bytes, 50u);
+}
+
+// While an older handle lives, a path stands for the file that it leads to now.
+TEST(Disk, MapsTheFileThatThePathLeadsToNow) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(100));
+  const Buffer old = map_file(path).value();
+  std::filesystem::rename(folder.write("other", counting_bytes(100, 50)), path);
+  const Buffer renamed = map_file(path).value();
+  EXPECT_EQ(renamed.as_host_bytes().value()[0], std::byte{50});
+  EXPECT_EQ(old.as_host_bytes().value()[0], std::byte{0}) << "the old file lives on for those who hold it";
+
+  std::filesystem::create_symlink("file", folder.path() / "link");
+  const Buffer linked = map_file((folder.path() / "link").string()).value();
+  std::filesystem::remove(folder.path() / "link");
+  folder.write("third", counting_bytes(100, 70));
+  std::filesystem::create_symlink("third", folder.path() / "link");
+  EXPECT_EQ(map_file((folder.path() / "link").string()).value().as_host_bytes().value()[0], std::byte{70});
+}
+
+TEST(Disk, MapsAFileThatGrew) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(100));
+  const Buffer old = map_file(path).value();
+  std::filesystem::resize_file(path, 300);
+  EXPECT_EQ(map_file(path).value().size(), 300u);
+  EXPECT_EQ(map_file(path, 150, 100).value().as_host_bytes().value()[0], std::byte{0});
+  EXPECT_EQ(old.size(), 100u);
+}
+
+TEST(Disk, MapsARelativePathInTheFolderOfNow) {
+  const TemporaryFolder here, there;
+  here.write("file", counting_bytes(100));
+  there.write("file", counting_bytes(100, 50));
+  struct Back {
+    std::filesystem::path to = std::filesystem::current_path();
+    ~Back() { std::filesystem::current_path(to); }
+  } const back;
+  std::filesystem::current_path(here.path());
+  const Buffer old = map_file("file").value();
+  std::filesystem::current_path(there.path());
+  const Buffer now = map_file("file").value();
+  EXPECT_EQ(now.as_host_bytes().value()[0], std::byte{50});
+  EXPECT_EQ(old.as_host_bytes().value()[0], std::byte{0});
+  std::filesystem::current_path(here.path());
+  EXPECT_EQ(map_file("file").value().as_host_bytes().value()[0], std::byte{0});
+  std::filesystem::remove("file");
+  EXPECT_TRUE(fails_with(map_file("file"), Code::kIo));
+}
+
+TEST(Disk, RefusesAPipeWithoutWaitingForItsWriter) {
+  const TemporaryFolder folder;
+  const std::string pipe = (folder.path() / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(fails_with(map_file(pipe), Code::kIo));
+  EXPECT_TRUE(fails_with(map_file("/dev/zero"), Code::kIo));
 }
 
 TEST(Disk, MapsAnEmptyFile) {
