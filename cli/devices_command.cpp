@@ -7,6 +7,7 @@
 #include "berth/memory/registry.h"
 #include "command_line.h"
 #include "commands.h"
+#include "streams.h"
 
 namespace berth::cli {
 namespace {
@@ -40,7 +41,7 @@ void print_table(const std::vector<DeviceStatus>& devices) {
   fmt::print("{:<10} {:<10} {:<34} {}\n", "device", "available", "limits", "what it is");
   for (const DeviceStatus& device : devices)
     fmt::print("{:<10} {:<10} {:<34} {}\n", device.name, device.available ? "yes" : "no",
-               device.available ? limits_text(device.limits) : "-", device.description);
+               device.available ? limits_text(device.limits) : "-", shown(device.description));
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ void add_devices_command(CLI::App& app, int&) {
     if (!*json) return print_table(devices);
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const DeviceStatus& device : devices) rows.push_back(to_json(device));
-    fmt::print("{}\n", rows.dump(2));
+    fmt::print("{}", json_text(rows));
   });
 }
 

@@ -1,9 +1,40 @@
 // The program berth: one file per subcommand.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <system_error>
 
 #include "commands.h"
+#include "streams.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+// A layer of Mesa complains on standard error about the missing run-time folder of a desktop session. Without a session
+// there is no choice of a screen's device to be made, which is all that the layer does.
+void keep_mesa_quiet() {
+  if (std::getenv("XDG_RUNTIME_DIR") == nullptr) setenv("NODEVICE_SELECT", "1", 0);
+}
+
+// Where memory runs out while an exception is on its way (nlohmann's JSON needs some to be destroyed) or in a thread,
+// the standard library gives up. The program then ends as it does elsewhere without memory; other causes are mistakes.
+[[noreturn]] void end_without_memory() {
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    constexpr char kText[] = "berth: out of memory\n";
+    static_cast<void>(!write(STDERR_FILENO, kText, sizeof kText - 1));
+    _exit(1);
+  } catch (...) {
+  }
+  std::abort();
+}
+
+int run(int argc, char** argv) {
   CLI::App app{"Berth: the memory layer for tensor runtimes"};
   app.set_version_flag("--version", "berth " BERTH_VERSION);
   app.require_subcommand(1);
@@ -24,4 +55,29 @@ int main(int argc, char** argv) {
     return code == 0 ? 0 : 2;  // 2: bad input, for every subcommand
   }
   return exit_code;
+}
+
+// Runs the program. What is thrown comes from the standard library or fmt: no memory, no thread, no room for output.
+int run_caught(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("berth: out of memory\n", stderr);  // a message that is built would need some
+    return 1;
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) return berth::cli::output_lost(error.code().value());
+    return berth::cli::complain("", error.what(), 1);
+  } catch (const std::exception& error) {
+    return berth::cli::complain("", error.what(), 1);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::set_terminate(end_without_memory);
+  berth::cli::hold_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows past the limit of the shell is an error like a full disk
+  keep_mesa_quiet();
+  return berth::cli::finish_output(run_caught(argc, argv));
 }

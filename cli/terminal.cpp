@@ -8,7 +8,6 @@
 #include <charconv>
 #include <cmath>
 #include <condition_variable>
-#include <csignal>
 #include <cstdlib>
 
 namespace berth::cli {
@@ -31,13 +30,6 @@ bool sleep_unless_stopped(const std::stop_token& stop, milliseconds time) {
   std::condition_variable_any wake;
   std::unique_lock lock(mutex);
   return wake.wait_for(lock, stop, time, [&] { return stop.stop_requested(); });
-}
-
-std::atomic<int> interrupts{0};
-
-extern "C" void count_interrupt(int) {
-  interrupts.fetch_add(1, std::memory_order_relaxed);
-  std::signal(SIGINT, SIG_DFL);
 }
 
 }  // namespace
@@ -103,22 +95,6 @@ void Progress::redraw() {
   std::fprintf(stderr, "\r%s\x1b[K", line.c_str());
   std::fflush(stderr);
   drawn_ = true;
-}
-
-InterruptStop::InterruptStop() {
-  interrupts.store(0);
-  previous_ = std::signal(SIGINT, count_interrupt);
-  // A signal handler may only access an atomic, so a thread forwards the request.
-  watcher_ = std::jthread([this](const std::stop_token& stop) {
-    while (!sleep_unless_stopped(stop, milliseconds(50)))
-      if (interrupts.load(std::memory_order_relaxed) > 0) source_.request_stop();
-  });
-}
-
-InterruptStop::~InterruptStop() {
-  watcher_.request_stop();
-  watcher_.join();
-  std::signal(SIGINT, previous_ == SIG_ERR ? SIG_DFL : previous_);
 }
 
 std::size_t columns(std::string_view utf8) {

@@ -49,22 +49,6 @@ class Progress {
   std::jthread thread_;  // last: it uses all of the above
 };
 
-// A stop request by Ctrl-C during the lifetime of this object. The second Ctrl-C ends the program as usual.
-class InterruptStop {
- public:
-  InterruptStop();
-  ~InterruptStop();
-  InterruptStop(const InterruptStop&) = delete;
-  InterruptStop& operator=(const InterruptStop&) = delete;
-  std::stop_token token() const { return source_.get_token(); }
-  bool requested() const { return source_.stop_requested(); }
-
- private:
-  std::stop_source source_;
-  void (*previous_)(int) = nullptr;
-  std::jthread watcher_;
-};
-
 // Columns of text, padded. The first row is the header. A column whose cells all start with a digit or are empty is
 // aligned right.
 class Table {

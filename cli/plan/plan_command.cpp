@@ -1,17 +1,19 @@
 // berth plan: a table of lifetimes in, offsets out.
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/input_file.h"
+#include "base/try.h"
 #include "berth/plan/memory_map.h"
 #include "berth/plan/plan.h"
 #include "berth/plan/plan_files.h"
 #include "command_line.h"
 #include "commands.h"
+#include "interrupt.h"
+#include "streams.h"
 #include "terminal.h"
 
 namespace berth::cli {
@@ -59,13 +61,12 @@ int exit_code_of(const Error& error) {
 }
 
 int complain(const std::string& text, int code) {
-  fmt::print(stderr, "berth plan: {}\n", text);
-  return code;
+  return cli::complain("plan", text, code);
 }
 
 Result<PlanTable> read_problem(const std::string& path) {
   if (path != "-") return read_plan_csv(path);
-  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  BERTH_TRY_ASSIGN(const std::string text, internal::read_whole_stream(STDIN_FILENO, "standard input"));
   return parse_plan_csv(text, "standard input");
 }
 
@@ -105,20 +106,6 @@ Result<void> apply(const Arguments& arguments, PlanProblem& problem) {
                         arguments.banks.back());
     problem.banks = std::move(banks);
   }
-  return {};
-}
-
-Result<void> write_text(const std::string& path, const std::string& text) {
-  if (path == "-") {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    return {};
-  }
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out)
-    return Error::with_text(Code::kIo, Layer::kProgram,
-                            fmt::format("{}: cannot be written; does the folder exist, and is there room?", path));
   return {};
 }
 
@@ -244,7 +231,9 @@ int write_files(const Arguments& arguments, const PlanTable& table, const Memory
     map.panels.push_back(map_panel(table.problem, plan, table.ids));
     map.panels.back().title = plan.optimal ? "An optimal plan" : "The best plan found";
     map.panels.back().facts.push_back({"time", format_seconds(plan.seconds)});
-    if (const auto done = write_memory_map(arguments.html, map); !done)
+    if (const auto done =
+            arguments.html == "-" ? write_text("-", memory_map_html(map)) : write_memory_map(arguments.html, map);
+        !done)
       return complain(done.error().message(), kBadInput);
   }
   return kFits;
@@ -285,9 +274,9 @@ int run(const Arguments& arguments) {
   }
   const int code = write_files(arguments, *table, *found, rows);
   if (code != kFits || !talk) return code;
-  if (!arguments.output.empty()) fmt::print("offsets      {}\n", arguments.output);
-  if (!arguments.json.empty()) fmt::print("json         {}\n", arguments.json);
-  if (!arguments.html.empty()) fmt::print("memory map   {}\n", arguments.html);
+  if (!arguments.output.empty()) fmt::print("offsets      {}\n", shown(arguments.output));
+  if (!arguments.json.empty()) fmt::print("json         {}\n", shown(arguments.json));
+  if (!arguments.html.empty()) fmt::print("memory map   {}\n", shown(arguments.html));
   return code;
 }
 

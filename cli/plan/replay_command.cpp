@@ -12,6 +12,7 @@
 #include "berth/berth.h"
 #include "command_line.h"
 #include "commands.h"
+#include "streams.h"
 
 namespace berth::cli {
 namespace {
@@ -50,18 +51,12 @@ Result<AllocatorPtr> policy(const std::string& name) {
 
 int run(const std::string& path, const std::vector<std::string>& policies) {
   auto recording = read_recording(path);
-  if (!recording) {
-    fmt::print(stderr, "berth replay: {}\n", recording.error().message());
-    return 2;
-  }
-  fmt::print("{}: {} allocations, {} events\n\n{:<20}{:>14}{:>14}{:>12}{:>14}{:>10}\n", path, recording->blocks,
+  if (!recording) return complain("replay", recording.error().message(), 2);
+  fmt::print("{}: {} allocations, {} events\n\n{:<20}{:>14}{:>14}{:>12}{:>14}{:>10}\n", shown(path), recording->blocks,
              recording->events.size(), "policy", "peak live", "peak held", "fragm.", "ns a call", "refused");
   for (const std::string& name : policies) {
     auto allocator = policy(name);
-    if (!allocator) {
-      fmt::print(stderr, "berth replay: {}\n", allocator.error().message());
-      return 2;
-    }
+    if (!allocator) return complain("replay", allocator.error().message(), 2);
     const RecordingReport report = run_recording(*recording, **allocator);
     const auto calls = static_cast<double>(std::max<std::size_t>(recording->events.size(), 1));
     fmt::print("{:<20}{:>14}{:>14}{:>11.1f}%{:>14.1f}{:>10}\n", name, format_bytes(report.peak_live_bytes),

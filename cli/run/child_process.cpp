@@ -1,6 +1,7 @@
 #include "run/child_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,12 +11,15 @@
 #include <utility>
 
 #include "base/os/program_path.h"
+#include "run/message.h"
 
 namespace berth::cli {
 
 using namespace internal;
 
 namespace {
+
+constexpr int kLookUpMs = 50;  // how often a wait looks for a stop request
 
 Error io_error(const std::string& what) {
   return Error::with_text(Code::kIo, Layer::kProgram, what + ": " + std::strerror(errno));
@@ -30,7 +34,7 @@ int private_pipe(int (&ends)[2]) {
 
 }  // namespace
 
-Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments) {
+Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments, std::stop_token stop) {
   int in[2], out[2];
   if (private_pipe(in) != 0) return io_error("a pipe to a worker process");
   if (private_pipe(out) != 0) {
@@ -51,6 +55,7 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
   if (pid == 0) {
     dup2(in[0], STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
+    signal(SIGINT, SIG_IGN);
     execv(program.c_str(), argv.data());
     _exit(127);
   }
@@ -60,6 +65,7 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
   child.pid_ = pid;
   child.to_ = in[1];
   child.from_ = out[0];
+  child.stop_ = std::move(stop);
   if (pid < 0) return io_error("a worker process");
   return child;
 }
@@ -68,7 +74,8 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       to_(std::exchange(other.to_, -1)),
       from_(std::exchange(other.from_, -1)),
-      buffered_(std::move(other.buffered_)) {}
+      buffered_(std::move(other.buffered_)),
+      stop_(std::move(other.stop_)) {}
 
 ChildProcess::~ChildProcess() {
   if (to_ >= 0) close(to_);
@@ -77,7 +84,7 @@ ChildProcess::~ChildProcess() {
 }
 
 Result<nlohmann::json> ChildProcess::ask(const nlohmann::json& question) {
-  const std::string line = question.dump() + "\n";
+  const std::string line = encode_message(question) + "\n";
   for (std::size_t sent = 0; sent < line.size();) {
     const ssize_t n = write(to_, line.data() + sent, line.size() - sent);
     if (n < 0 && errno == EINTR) continue;
@@ -86,7 +93,7 @@ Result<nlohmann::json> ChildProcess::ask(const nlohmann::json& question) {
   }
   Result<std::string> answer = read_line();
   if (!answer) return answer.error();
-  nlohmann::json parsed = nlohmann::json::parse(*answer, nullptr, false);
+  nlohmann::json parsed = decode_message(*answer);
   if (parsed.is_discarded())
     return Error::with_text(Code::kIo, Layer::kProgram, "a worker process answered: " + *answer);
   if (const auto error = parsed.find("error"); error != parsed.end())
@@ -102,12 +109,22 @@ Result<std::string> ChildProcess::read_line() {
       buffered_.erase(0, end + 1);
       return line;
     }
+    pollfd ready{.fd = from_, .events = POLLIN, .revents = 0};
+    const int changed = poll(&ready, 1, kLookUpMs);
+    if (stop_.stop_requested()) return cancelled();
+    if (changed == 0 || (changed < 0 && errno == EINTR)) continue;
     char chunk[4096];
     const ssize_t n = read(from_, chunk, sizeof chunk);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return Error::with_text(Code::kIo, Layer::kProgram, "a worker process " + how_it_ended());
     buffered_.append(chunk, static_cast<std::size_t>(n));
   }
+}
+
+// Ends the child at once: it may be in the middle of a run.
+Error ChildProcess::cancelled() {
+  if (pid_ > 0) kill(pid_, SIGKILL);
+  return Error(Code::kCancelled, Layer::kProgram, "interrupted");
 }
 
 std::string ChildProcess::how_it_ended() {

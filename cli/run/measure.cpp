@@ -4,16 +4,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
+#include "base/atomic_file.h"
+#include "base/input_file.h"
 #include "base/try.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
 #include "engines/onnxruntime_library.h"
 #include "run/child_process.h"
+#include "run/private_folder.h"
+#include "run/ready_model.h"
 #include "run/worker.h"
 
 namespace berth::cli {
@@ -40,39 +47,6 @@ int current_processor() {
 #endif
 }
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "berth-run-XXXXXX").string();
-    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-// FNV-1a over a file's bytes, eight at a time.
-Result<std::uint64_t> hash_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return io_error(path + ": cannot be opened; name an .onnx file");
-  std::uint64_t hash = 0xcbf2'9ce4'8422'2325;
-  std::vector<std::uint64_t> piece(8192);
-  while (file) {
-    std::fill(piece.begin(), piece.end(), 0);
-    file.read(reinterpret_cast<char*>(piece.data()), static_cast<std::streamsize>(piece.size() * 8));
-    const auto words = (static_cast<std::size_t>(file.gcount()) + 7) / 8;
-    for (std::size_t i = 0; i < words; ++i) hash = (hash ^ piece[i]) * 0x100'0000'01b3;
-  }
-  return hash;
-}
-
 // The engine optimises for the processor it runs on, so plans and prepared models are specific to the processor.
 std::string processor() {
   std::ifstream info("/proc/cpuinfo");
@@ -92,8 +66,8 @@ struct Started {
   ChildProcess process;
   Json loaded;
 };
-Result<Started> start(const WorkerTask& task) {
-  BERTH_TRY_ASSIGN(ChildProcess process, ChildProcess::start({"run-worker"}));
+Result<Started> start(const WorkerTask& task, const std::stop_token& stop) {
+  BERTH_TRY_ASSIGN(ChildProcess process, ChildProcess::start({"run-worker"}, stop));
   BERTH_TRY_ASSIGN(Json loaded, process.ask(task));
   return Started{std::move(process), std::move(loaded)};
 }
@@ -144,32 +118,23 @@ std::vector<std::uint64_t> stack_regions(const ReplayTrace& trace, const std::ve
 
 class Measurement {
  public:
-  Measurement(const RunSettings& settings, const Progress& progress) : settings_(settings), progress_(progress) {}
+  Measurement(const RunSettings& settings, const Progress& progress, std::stop_token stop)
+      : settings_(settings), progress_(progress), stop_(std::move(stop)) {}
 
   Result<RunReport> measure() {
-    if (temporary_.path().empty()) return io_error("no temporary folder could be made; is TMPDIR writable?");
     BERTH_TRY(identify());
     BERTH_TRY(make_folders());
     progress_("loading", 0);
     WorkerTask stock = task("stock");
     stock.processor = processor_;
-    BERTH_TRY_ASSIGN(Started reference, start(stock));
+    BERTH_TRY_ASSIGN(Started reference, start(stock, stop_));
     report_.engine = reference.loaded.at("engine");
     title(reference.loaded);
     // The reference run, before anything is compared with it.
     Side stock_side{std::move(reference), report_.stock, {}, {}};
     BERTH_TRY(stock_side.run(false));
 
-    report_.weights_mapped = settings_.map_weights;
-    if (settings_.map_weights) {
-      if (Result<void> ready = prepare(true); !ready || !recording_identical_) {
-        report_.weights_mapped = false;
-        report_.weights_note = ready ? "the mapped model gave other bits" : ready.error().message();
-      }
-    }
-    if (!report_.weights_mapped) {
-      BERTH_TRY(prepare(false));
-    }
+    BERTH_TRY(prepare_all());
     return compare(std::move(stock_side));
   }
 
@@ -182,7 +147,7 @@ class Measurement {
     task.seed = settings_.seed;
     task.dims = settings_.dims;
     task.inputs = settings_.inputs;
-    task.reference = temporary_.path();
+    task.reference = temporary_->path();
     task.output = settings_.output;
     return task;
   }
@@ -190,12 +155,14 @@ class Measurement {
   // Identifies what the saved plans and prepared models are for.
   Result<void> identify() {
     BERTH_TRY_ASSIGN(const ort::Library* engine, ort::library());
-    stamp_ = "onnxruntime " + engine->version + "\n" + processor() + "\nthreads " + std::to_string(settings_.threads);
+    // The engine optimises a graph for itself and the processor.
+    model_stamp_ = "onnxruntime " + engine->version + "\n" + processor();
+    stamp_ = model_stamp_ + "\nthreads " + std::to_string(settings_.threads);
     for (const std::string& model : settings_.models) {
       std::error_code failed;
       const std::uint64_t size = fs::file_size(model, failed);
       if (failed) return io_error(model + ": " + failed.message() + "; name an .onnx file");
-      BERTH_TRY_ASSIGN(const std::uint64_t hash, hash_file(model));
+      BERTH_TRY_ASSIGN(const std::uint64_t hash, file_checksum(model));
       report_.model_bytes += size;
       hashes_.push_back(hash);
       stamp_ += "\n" + hex(hash) + " " + std::to_string(size);
@@ -209,6 +176,11 @@ class Measurement {
       if (!folder.empty() && !fs::create_directories(folder, failed) && failed)
         return io_error(folder + ": " + failed.message());
     }
+    std::error_code failed;
+    const fs::path temporary = fs::temp_directory_path(failed);
+    if (failed) return io_error("no temporary folder could be made: " + failed.message() + "; is TMPDIR a folder?");
+    BERTH_TRY_ASSIGN(PrivateFolder folder, PrivateFolder::make(temporary.string(), "berth-run-"));
+    temporary_.emplace(std::move(folder));
     return {};
   }
 
@@ -226,7 +198,47 @@ class Measurement {
   }
 
   std::string cache_file(const std::string& name) const {
-    return (settings_.plan_cache.empty() ? temporary_.path() : settings_.plan_cache) + "/" + name;
+    return (settings_.plan_cache.empty() ? temporary_->path() : settings_.plan_cache) + "/" + name;
+  }
+
+  // Where a worker writes a file before it gets its place in the cache: in a folder of this process beside it. A cache
+  // that has everything need not be writable.
+  Result<std::string> unfinished_file(const std::string& file) {
+    if (settings_.plan_cache.empty()) return file;
+    if (!unfinished_) {
+      BERTH_TRY_ASSIGN(PrivateFolder folder, PrivateFolder::make(settings_.plan_cache, ".berth-run-"));
+      unfinished_.emplace(std::move(folder));
+    }
+    return unfinished_->path() + "/" + fs::path(file).filename().string();
+  }
+
+  // Gives a finished file its place in the cache: readers see all of it or none. Another process may have done the same
+  // before; its file is as good.
+  Result<void> publish(const std::string& unfinished, const std::string& file) const {
+    if (unfinished != file && std::rename(unfinished.c_str(), file.c_str()) != 0)
+      return io_error(file + ": cannot be written: " + std::strerror(errno));
+    return {};
+  }
+
+  // Plans, and mappable models unless they are not wanted or give other bits.
+  Result<void> prepare_all() {
+    from_cache_ = false;
+    report_.weights_note.clear();
+    report_.weights_mapped = settings_.map_weights;
+    if (settings_.map_weights) {
+      Result<void> ready = prepare(true);
+      if (from_cache_ && (!ready || !recording_identical_) && !stop_.stop_requested()) {
+        remove_cached();
+        from_cache_ = false;
+        ready = prepare(true);
+      }
+      if (!ready && ready.error().code() == Code::kCancelled) return ready;
+      if (!ready || !recording_identical_) {
+        report_.weights_mapped = false;
+        report_.weights_note = ready ? "the mapped model gave other bits" : ready.error().message();
+      }
+    }
+    return report_.weights_mapped ? Result<void>() : prepare(false);
   }
 
   // Ensures that there is a saved plan for every model with these inputs, and mappable models if `mapped`.
@@ -241,29 +253,24 @@ class Measurement {
       name += stem;
       if (mapped) berth_.ready_models.push_back(cache_file(stem + "-" + hex(hashes_[i]) + ".ort"));
     }
-    berth_.plans = cache_file(name + (mapped ? ".mapped" : "") + ".berth-plans");
-
-    if (mapped) {
-      const bool all_there = std::all_of(berth_.ready_models.begin(), berth_.ready_models.end(),
-                                         [](const std::string& file) { return fs::exists(file); });
-      if (!all_there) {
-        progress_("writing the model in mappable form", 0.05);
-        WorkerTask ready = berth_;
-        ready.role = "ready";
-        ready.processor = -1;
-        BERTH_TRY(start(ready));
-      }
-    }
+    cached_plans_ = cache_file(name + (mapped ? ".mapped" : "") + ".berth-plans");
+    // Its own copy: another process may put the plans of other inputs into the cache at any time.
+    berth_.plans = temporary_->path() + "/plans";
+    if (mapped) BERTH_TRY(prepare_models());
     recording_identical_ = true;
-    if (take_plans()) {
+    BERTH_TRY_ASSIGN(const bool known, take_plans(cached_plans_));
+    if (known) {
       report_.planned_now = false;
+      from_cache_ = true;
       return {};
     }
+    report_.planned_now = true;
     progress_("recording", 0.1);
     WorkerTask record = berth_;
     record.role = "record";
     record.processor = -1;
-    BERTH_TRY_ASSIGN(Started recorder, start(record));
+    BERTH_TRY_ASSIGN(record.plans, unfinished_file(cached_plans_));
+    BERTH_TRY_ASSIGN(Started recorder, start(record, stop_));
     if (recorder.loaded.at("keys").get<std::vector<std::string>>() != keys_)
       return Error(Code::kUnsupported, Layer::kEngine,
                    "the engine's mappable form of this model asks for other inputs");
@@ -273,19 +280,54 @@ class Measurement {
     BERTH_TRY_ASSIGN(const Json planned, recorder.process.ask({{"do", "finish"}}));
     report_.planning_ms = planned.at("planning_ms");
     report_.recording_peak = planned.at("process_peak");
-    if (!take_plans()) return io_error(berth_.plans + ": the plans that were just saved cannot be read");
+    BERTH_TRY_ASSIGN(const bool saved, take_plans(record.plans));
+    if (!saved) return io_error(record.plans + ": the plans that were just saved cannot be read");
+    return publish(record.plans, cached_plans_);
+  }
+
+  // Writes the mappable models that are missing, damaged, or made by another engine or for another processor.
+  Result<void> prepare_models() {
+    WorkerTask ready = berth_;
+    ready.role = "ready";
+    ready.processor = -1;
+    ready.models.clear();
+    ready.ready_models.clear();
+    std::vector<std::string> missing;
+    for (std::size_t i = 0; i < berth_.ready_models.size(); ++i) {
+      const std::string& file = berth_.ready_models[i];
+      if (std::count(missing.begin(), missing.end(), file) > 0) continue;  // a model that is named twice
+      if (is_sealed(file, model_stamp_)) {
+        from_cache_ = true;
+        continue;
+      }
+      missing.push_back(file);
+      ready.models.push_back(settings_.models[i]);
+      BERTH_TRY_ASSIGN(std::string unfinished, unfinished_file(file));
+      ready.ready_models.push_back(std::move(unfinished));
+    }
+    if (missing.empty()) return {};
+    progress_("writing the model in mappable form", 0.05);
+    BERTH_TRY(start(ready, stop_));
+    for (std::size_t i = 0; i < missing.size(); ++i) {
+      BERTH_TRY(seal_model(ready.ready_models[i], model_stamp_));
+      BERTH_TRY(publish(ready.ready_models[i], missing[i]));
+    }
     return {};
   }
 
-  // Reads the saved plans; false if there are none for all of these models and inputs.
-  bool take_plans() {
-    std::ifstream file(berth_.plans, std::ios::binary);
-    if (!file) return false;
-    const std::string saved((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  void remove_cached() const {
+    std::error_code ignored;
+    for (const std::string& file : berth_.ready_models) fs::remove(file, ignored);
+    fs::remove(cached_plans_, ignored);
+  }
+
+  // Takes saved plans for this run; false if there are none for all of these models and inputs.
+  Result<bool> take_plans(const std::string& file) {
+    const Result<std::string> saved = internal::read_whole_file(file);
     const Result<DevicePtr> cpu = device("CPU");
-    if (!cpu) return false;
+    if (!saved || !cpu) return false;
     Replay replay(*cpu, *cpu);
-    if (!replay.load_plans(saved, berth_.stamp)) return false;
+    if (!replay.load_plans(*saved, berth_.stamp)) return false;
     report_.live_peak = report_.plan_bytes = report_.lower_bound = 0;
     for (std::size_t i = 0; i < keys_.size(); ++i) {
       const ReplayTrace* trace = replay.trace(keys_[i]);
@@ -299,6 +341,7 @@ class Measurement {
         report_.lower_bound = plan->lower_bound;
       }
     }
+    BERTH_TRY(internal::write_whole_file(berth_.plans, *saved));
     return true;
   }
 
@@ -308,14 +351,33 @@ class Measurement {
     WorkerTask layout = berth_;
     layout.role = "layout";
     layout.ready_models.clear();
-    const Result<Started> drawn = start(layout);
+    const Result<Started> drawn = start(layout, stop_);
     if (drawn) report_.plans[0].layout = stack_regions(report_.plans[0].trace, drawn->loaded.at("layout"));
   }
 
+  // Starts the worker that replays, and runs it once. What came from the cache and does not load, or gives other bits,
+  // is made anew, once.
+  Result<Side> start_replay() {
+    for (bool again = from_cache_;; again = false) {
+      report_.berth = {};
+      Result<Started> replayer = start(berth_, stop_);
+      if (replayer) {
+        Side side{*std::move(replayer), report_.berth, {}, {}};
+        const Result<void> ran = side.run(false);
+        if (ran && (report_.berth.repeats || !again)) return side;
+        if (!ran && !again) return ran.error();
+      } else if (!again || replayer.error().code() == Code::kCancelled) {
+        return replayer.error();
+      }
+      remove_cached();
+      BERTH_TRY(prepare_all());
+    }
+  }
+
   Result<RunReport> compare(Side stock) {
-    BERTH_TRY_ASSIGN(Started replayer, start(berth_));
-    Side berth{std::move(replayer), report_.berth, {}, {}};
-    for (unsigned i = 0; i < kWarmups + settings_.runs; ++i) {
+    BERTH_TRY(stock.run(false));
+    BERTH_TRY_ASSIGN(Side berth, start_replay());
+    for (unsigned i = 1; i < kWarmups + settings_.runs; ++i) {
       progress_("running", 0.2 + 0.8 * i / (kWarmups + settings_.runs));
       const bool timed = i >= kWarmups;
       // The side that runs first alternates, so that neither always finds the caches of the other.
@@ -352,15 +414,19 @@ class Measurement {
 
   const RunSettings& settings_;
   const Progress& progress_;
+  const std::stop_token stop_;
   // Processors differ in their other load. The two sides never run at the same time; with one thread they share one
   // processor.
   const int processor_ = settings_.threads == 1 ? current_processor() : -1;
-  TemporaryFolder temporary_;
-  std::string stamp_;
+  std::optional<PrivateFolder> temporary_;   // outputs to compare with; plans and models without a cache
+  std::optional<PrivateFolder> unfinished_;  // in the cache, for what is not finished yet
+  std::string stamp_, model_stamp_;          // what plans and models are for
   std::vector<std::uint64_t> hashes_;
   std::vector<std::string> keys_;
   WorkerTask berth_;
+  std::string cached_plans_;  // where the cache has, or will have, the plans
   bool recording_identical_ = true;
+  bool from_cache_ = false;  // plans or a model are of an earlier start
   RunReport report_;
 };
 
@@ -381,8 +447,8 @@ double RunReport::ratio() const {
   return berth.held == 0 ? 1.0 : static_cast<double>(stock.held) / static_cast<double>(berth.held);
 }
 
-Result<RunReport> measure_run(const RunSettings& settings, const Progress& progress) {
-  return Measurement(settings, progress).measure();
+Result<RunReport> measure_run(const RunSettings& settings, const Progress& progress, std::stop_token stop) {
+  return Measurement(settings, progress, std::move(stop)).measure();
 }
 
 }  // namespace berth::cli

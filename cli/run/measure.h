@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,7 +83,8 @@ struct RunReport {
 using Progress = std::function<void(std::string_view step, double done)>;
 
 // kIo if a model or folder cannot be read or written. kDeviceUnavailable without ONNX Runtime. kDriver with the message
-// of the engine, for example for an input that does not fit.
-Result<RunReport> measure_run(const RunSettings& settings, const Progress& progress);
+// of the engine, for example for an input that does not fit. kCancelled after a stop request. Temporary files are
+// removed in every case.
+Result<RunReport> measure_run(const RunSettings& settings, const Progress& progress, std::stop_token stop = {});
 
 }  // namespace berth::cli

@@ -1,9 +1,11 @@
 #include "run/npy.h"
 
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string_view>
+
+#include "base/atomic_file.h"
+#include "base/input_file.h"
+#include "base/try.h"
 
 namespace berth::cli {
 
@@ -12,6 +14,7 @@ using namespace internal;
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 34;  // more than an input of a model that is run here
 
 struct Descr {
   int element_type;
@@ -37,9 +40,7 @@ std::string_view value_of(std::string_view header, std::string_view key, char be
 }  // namespace
 
 Result<ort::Tensor> read_npy(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be opened: " + std::strerror(errno));
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  BERTH_TRY_ASSIGN(const std::string bytes, internal::read_whole_file(path, kMostBytes));
   const auto invalid = [&](const std::string& why) {
     return Error::with_text(Code::kInvalidData, Layer::kProgram, path + " " + why + "; save it with numpy.save");
   };
@@ -95,13 +96,11 @@ Result<void> write_npy(const std::string& path, int element_type, const std::vec
   // The data starts at a multiple of 64 bytes; the header ends with a newline.
   while ((10 + header.size() + 1) % 64 != 0) header += ' ';
   header += '\n';
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << kMagic << '\x01' << '\0' << static_cast<char>(header.size() & 0xff) << static_cast<char>(header.size() >> 8)
-       << header;
-  file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be written");
-  return {};
+  std::string file(kMagic);
+  file += {'\x01', '\0', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
+  file += header;
+  file.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return internal::write_whole_file(path, file);
 }
 
 }  // namespace berth::cli

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "streams.h"
+
 namespace berth::cli {
 namespace {
 
@@ -79,9 +81,9 @@ std::string report_text(const RunReport& report, const ReportStyle& style, const
   const char* plain = style.color ? "\033[0m" : "";
   const std::string runs = fmt::format("{} runs, {}", report.runs, verdict(report));
   std::string text;
-  const std::size_t title_width =
-      std::max<std::size_t>(report.title.size() + 2, 86 - std::min<std::size_t>(86, runs.size()));
-  text += fmt::format("{}{}{}{}\n\n", bold, padded(report.title, title_width), plain, runs);
+  const std::string title = in_one_line(report.title);  // with names out of the model
+  const std::size_t title_width = std::max<std::size_t>(title.size() + 2, 86 - std::min<std::size_t>(86, runs.size()));
+  text += fmt::format("{}{}{}{}\n\n", bold, padded(title, title_width), plain, runs);
   text += fmt::format("{}{:<16} {:<12}{:<12}{:<12}{:<22}{}{}\n", dim, "", "held", "in use", "live peak", "", "latency",
                       plain);
   const auto row = [&](const char* name, const SideReport& side, const char* color) {
@@ -109,8 +111,8 @@ std::string report_text(const RunReport& report, const ReportStyle& style, const
   if (report.deviated > 0)
     fact("off the plan", fmt::format("{} requests in {} runs, served by the pool; {} renewals", report.deviated,
                                      report.deviating_runs, report.renewals));
-  if (!report.weights_note.empty()) fact("weights not mapped", report.weights_note);
-  if (!map_file.empty()) fact("memory map", map_file);
+  if (!report.weights_note.empty()) fact("weights not mapped", shown(report.weights_note));
+  if (!map_file.empty()) fact("memory map", shown(map_file));
   if (!closing.empty()) text += closing + "\n";
   return text;
 }

@@ -5,18 +5,19 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 
 #include "base/try.h"
 #include "command_line.h"
 #include "commands.h"
+#include "interrupt.h"
 #include "run/default_model.h"
 #include "run/map.h"
 #include "run/measure.h"
 #include "run/report.h"
 #include "run/worker.h"
+#include "streams.h"
 
 namespace berth::cli {
 namespace {
@@ -92,17 +93,14 @@ bool wants_unicode() {
   return true;
 }
 
-Result<void> write_text(const std::string& path, const std::string& text) {
+// As write_text(), in a folder that is made if it is missing.
+Result<void> write_in_folder(const std::string& path, const std::string& text) {
   std::error_code ignored;
   if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) fs::create_directories(folder, ignored);
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file) return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be written");
-  return {};
+  return write_text(path, text);
 }
 
-Result<int> run(RunArguments arguments) {
+Result<int> run(RunArguments arguments, const std::stop_token& stop) {
   BERTH_TRY(parse_pairs(arguments));
   RunSettings& settings = arguments.settings;
   settings.map_weights = arguments.weights == "map";
@@ -127,16 +125,17 @@ Result<int> run(RunArguments arguments) {
   RunReport report;
   {
     ProgressLine line(isatty(STDERR_FILENO) != 0 && !json_only);
-    BERTH_TRY_ASSIGN(report, measure_run(settings, [&](auto step, double done) { line.show(step, done); }));
+    BERTH_TRY_ASSIGN(report, measure_run(
+                                 settings, [&](auto step, double done) { line.show(step, done); }, stop));
   }
   if (!map_file.empty()) {
     BERTH_TRY_ASSIGN(const std::string page, memory_map_page(report));
-    BERTH_TRY(write_text(map_file, page));
+    BERTH_TRY(write_in_folder(map_file, page));
   }
   if (json_only) {
-    fmt::print("{}\n", report_json(report).dump(2));
+    BERTH_TRY(write_text("-", json_text(report_json(report))));
   } else {
-    if (!arguments.json.empty()) BERTH_TRY(write_text(arguments.json, report_json(report).dump(2) + "\n"));
+    if (!arguments.json.empty()) BERTH_TRY(write_in_folder(arguments.json, json_text(report_json(report))));
     const bool terminal = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
     fmt::print("{}", report_text(report, {.color = terminal, .unicode = wants_unicode()}, map_file, closing));
   }
@@ -175,14 +174,17 @@ void add_run_command(CLI::App& app, int& exit_code) {
       .one_of({"map", "copy"})
       .show_default();
   command.action([arguments, &exit_code] {
-    const Result<int> result = run(*arguments);
+    const InterruptStop interrupt;
+    const Result<int> result = run(*arguments, interrupt.token());
     if (result) {
       exit_code = *result;
       return;
     }
-    fmt::print(stderr, "berth run: {}\n", result.error().message());
     const Code code = result.error().code();
-    exit_code = code == Code::kInvalidArgument || code == Code::kInvalidData ? 2 : 1;
+    exit_code = complain("run", result.error().message(),
+                         code == Code::kCancelled                                       ? 128 + interrupt.signal()
+                         : code == Code::kInvalidArgument || code == Code::kInvalidData ? 2
+                                                                                        : 1);
   });
 
   Command worker(app, "run-worker", "A process of berth run's");

@@ -19,12 +19,15 @@
 #include <optional>
 #include <string_view>
 
+#include "base/atomic_file.h"
+#include "base/input_file.h"
 #include "base/try.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
 #include "engines/onnxruntime_session.h"
 #include "engines/ort_format.h"
 #include "run/inputs.h"
+#include "run/message.h"
 #include "run/npy.h"
 
 namespace berth::cli {
@@ -107,23 +110,6 @@ Result<bool> equals_file(std::span<const std::byte> bytes, const std::string& pa
   return equal && at == bytes.size();
 }
 
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be read");
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
-Result<void> write_file(const std::string& path, std::string_view bytes) {
-  // Written to a temporary file and renamed, so that no reader sees an incomplete file.
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file || std::rename(partial.c_str(), path.c_str()) != 0)
-    return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be written");
-  return {};
-}
-
 struct Loaded {
   std::optional<ort::MappedModel> mapped;
   std::unique_ptr<ort::Model> model;
@@ -163,7 +149,7 @@ class Worker {
       answer["keys"].push_back(loaded.key);
     }
     if (task_.role == "replay") {
-      BERTH_TRY_ASSIGN(const std::string saved, read_file(task_.plans));
+      BERTH_TRY_ASSIGN(const std::string saved, internal::read_whole_file(task_.plans));
       BERTH_TRY(memory_->replay().load_plans(saved, task_.stamp));
     }
     if (task_.role == "layout") {
@@ -222,7 +208,7 @@ class Worker {
       for (const Loaded& loaded : models_)
         if (const MemoryPlan* plan = memory_->replay().plan(loaded.key)) planning_ms += plan->seconds * 1e3;
       answer["planning_ms"] = planning_ms;
-      BERTH_TRY(write_file(task_.plans, memory_->replay().save_plans(task_.stamp)));
+      BERTH_TRY(internal::write_whole_file(task_.plans, memory_->replay().save_plans(task_.stamp)));
     }
     if (memory_) {
       const ReplayCounters counters = memory_->replay().counters();
@@ -258,11 +244,9 @@ class Worker {
       ort::SessionSettings settings;
       settings.model = task_.models[i];
       settings.threads = task_.threads;
-      settings.save_ready_model = task_.ready_models[i] + ".partial";
+      settings.save_ready_model = task_.ready_models[i];
       BERTH_TRY(engine_->open(settings));
       BERTH_TRY(ort::align_weights(settings.save_ready_model));
-      if (std::rename(settings.save_ready_model.c_str(), task_.ready_models[i].c_str()) != 0)
-        return Error::with_text(Code::kIo, Layer::kProgram, task_.ready_models[i] + ": cannot be written");
     }
     return {};
   }
@@ -292,7 +276,7 @@ class Worker {
 
   // Where the engine's own arena puts the requests of the first model's recorded run.
   Result<Json> layout() {
-    BERTH_TRY_ASSIGN(const std::string saved, read_file(task_.plans));
+    BERTH_TRY_ASSIGN(const std::string saved, internal::read_whole_file(task_.plans));
     BERTH_TRY_ASSIGN(const DevicePtr cpu, device("CPU"));
     Replay replay(cpu, cpu);
     BERTH_TRY(replay.load_plans(saved, task_.stamp));
@@ -314,7 +298,8 @@ class Worker {
       BERTH_TRY_ASSIGN(const ort::Output::View view, outputs[i].view());
       const std::string path = reference_file(loaded, i);
       if (task_.role == "stock" && runs_ == 0)
-        BERTH_TRY(write_file(path, {reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size()}));
+        BERTH_TRY(
+            internal::write_whole_file(path, {reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size()}));
       BERTH_TRY_ASSIGN(const bool same, equals_file(view.bytes, path));
       identical = identical && same;
       if (!task_.output.empty() && task_.role == "replay" && runs_ == 0) {
@@ -340,7 +325,7 @@ void answer(const Result<Json>& result) {
   const Json line =
       result ? *result
              : Json{{"error", result.error().message()}, {"code", static_cast<unsigned>(result.error().code())}};
-  std::cout << line.dump() << std::endl;
+  std::cout << encode_message(line) << std::endl;
 }
 
 }  // namespace
@@ -348,7 +333,7 @@ void answer(const Result<Json>& result) {
 int serve_worker() {
   std::optional<Worker> worker;
   for (std::string line; std::getline(std::cin, line);) {
-    const Json question = Json::parse(line, nullptr, false);
+    const Json question = decode_message(line);
     if (question.is_discarded()) return 2;
     if (!worker) {
       worker.emplace(question.get<WorkerTask>());

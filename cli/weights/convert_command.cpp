@@ -6,24 +6,23 @@
 #include "berth/weights/save.h"
 #include "command_line.h"
 #include "commands.h"
+#include "interrupt.h"
+#include "streams.h"
 #include "terminal.h"
 
 namespace berth::cli {
-namespace {
-
-constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C ended
-
-}  // namespace
-
 void add_convert_command(CLI::App& app, int& exit_code) {
   Command command(app, "convert", "Write a weight file as .safetensors or .gguf, byte for byte");
   auto paths = std::make_shared<std::pair<std::string, std::string>>();
   command.option("from", paths->first, "Any weight file that `berth inspect` reads").required();
   command.option("to", paths->second, "The file to write; its ending names the format").required();
   command.action([paths, &exit_code] {
+    int stopped_by = 0;  // the signal
     const auto refuse = [&](const Error& error) {
-      fmt::print(stderr, "berth convert: {}\n", error.message());
-      exit_code = error.code() == Code::kCancelled ? kInterrupted : error.code() == Code::kIo ? 1 : 2;
+      exit_code = complain("convert", error.message(),
+                           error.code() == Code::kCancelled ? 128 + stopped_by
+                           : error.code() == Code::kIo      ? 1
+                                                            : 2);
     };
     const auto source = open_weights(paths->first);
     if (!source) return refuse(source.error());
@@ -40,9 +39,11 @@ void add_convert_command(CLI::App& app, int& exit_code) {
         return true;
       };
       done = convert_weights(*source, paths->second, options);
+      stopped_by = interrupt.signal();
     }
     if (!done) return refuse(done.error());
-    fmt::print("{}: {} tensors, {}\n", paths->second, source->tensors().size(), format_bytes(source->total_bytes()));
+    fmt::print("{}: {} tensors, {}\n", shown(paths->second), source->tensors().size(),
+               format_bytes(source->total_bytes()));
   });
 }
 

@@ -7,6 +7,7 @@
 #include "berth/weights/weights.h"
 #include "command_line.h"
 #include "commands.h"
+#include "streams.h"
 
 namespace berth::cli {
 namespace {
@@ -67,15 +68,16 @@ void print_table(const WeightFile& file, bool metadata) {
              file.files().size() > 1 ? fmt::format(" in {} files", file.files().size()) : "");
   if (metadata) {
     for (const MetadataEntry& entry : file.metadata())
-      fmt::print("  {} ({}) = {}\n", entry.key, to_string(entry.value.type()), entry.value.to_string());
+      fmt::print("  {} ({}) = {}\n", in_one_line(entry.key), to_string(entry.value.type()),
+                 shown(entry.value.to_string()));
     if (file.metadata().empty()) fmt::print("  no metadata\n");
   }
   std::size_t widest = 4;
   for (const TensorInfo& tensor : file.tensors())
-    widest = std::max(widest, std::min<std::size_t>(tensor.name.size(), 60));
+    widest = std::max(widest, std::min<std::size_t>(in_one_line(tensor.name).size(), 60));
   fmt::print("\n{:<{}}  {:<8} {:<22} {:>10} {:>14}\n", "name", widest, "dtype", "shape", "bytes", "at byte");
   for (const TensorInfo& tensor : file.tensors())
-    fmt::print("{:<{}}  {:<8} {:<22} {:>10} {:>14}\n", tensor.name, widest, to_string(tensor.dtype),
+    fmt::print("{:<{}}  {:<8} {:<22} {:>10} {:>14}\n", in_one_line(tensor.name), widest, to_string(tensor.dtype),
                shape_text(tensor.shape), format_bytes(tensor.bytes), tensor.offset);
 }
 
@@ -90,12 +92,11 @@ void add_inspect_command(CLI::App& app, int& exit_code) {
   command.action([options, &exit_code] {
     const auto file = open_weights(options->path);
     if (!file) {
-      fmt::print(stderr, "berth inspect: {}\n", file.error().message());
-      exit_code = 2;
+      exit_code = complain("inspect", file.error().message(), 2);
       return;
     }
     if (options->json)
-      fmt::print("{}\n", to_json(*file, options->metadata).dump(2));
+      fmt::print("{}", json_text(to_json(*file, options->metadata)));
     else
       print_table(*file, options->metadata);
   });

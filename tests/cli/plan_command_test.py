@@ -140,9 +140,9 @@ class PlanCommand(unittest.TestCase):
                 ([problem, "--align", "48"], "--align: expected a power of two, found \"48\""),
                 ([problem, "--max-block", "x"], "--max-block: expected bytes"),
                 ([problem, "--bank", "sram"], "--bank: expected NAME=BYTES"),
-                ([problem, "--output", "/nowhere/out.csv"], "/nowhere/out.csv: cannot be written"),
-                ([problem, "--json", "/nowhere/out.json"], "/nowhere/out.json: cannot be written"),
-                ([problem, "--html", "/nowhere/out.html"], "/nowhere/out.html: cannot be written"),
+                ([problem, "--output", "/nowhere/out.csv"], "cannot write /nowhere/out.csv"),
+                ([problem, "--json", "/nowhere/out.json"], "cannot write /nowhere/out.json"),
+                ([problem, "--html", "/nowhere/out.html"], "cannot write /nowhere/out.html"),
                 ([problem, "--no-such-option"], "--no-such-option"),
                 ([problem, "--time-limit", "-1"], "--time-limit"),
                 ([], "problem")):
