@@ -62,10 +62,8 @@ using engines::OnnxRuntimeMemory;
 // The memory of the engine's environment. Never destroyed.
 struct EngineMemory {
   std::unique_ptr<OnnxRuntimeMemory> memory;
-  // Serialises beginning, ending and planning, so that a plan can be read. Never acquired with the interpreter lock
-  // held.
+  // Guards what sessions report. Never acquired with the interpreter lock held.
   std::mutex mutex;
-  unsigned running = 0;
 };
 std::atomic<EngineMemory*> engine_memory{nullptr};
 
@@ -105,23 +103,25 @@ class SessionRuns {
     number_ = std::to_string(numbers.fetch_add(1) + 1);
   }
 
-  // A run is named by its kind and its dimensions: runs with equal names are expected to make equal requests.
+  // A run is named by its kind and its dimensions: runs with equal names are expected to make equal requests, and those
+  // of one kind requests that are a function of the dimensions. It may wait for the end of another run, so no lock is
+  // held.
   void begin(const std::string& kind, const std::vector<std::int64_t>& dimensions) {
-    const std::string key = key_of(kind, dimensions);
+    const Result<void> begun = replay().begin_run(key_of(kind), dimensions);
     const std::lock_guard guard(engine_.mutex);
-    ++engine_.running;
-    note(engine_.memory->replay().begin_run(key));
+    note(begun);
   }
 
-  // A new key is planned here, when its outputs are released and nobody else runs.
+  // What was recorded is planned here, when its outputs are released.
   void end(const std::string& kind, const std::vector<std::int64_t>& dimensions) {
-    std::string key = key_of(kind, dimensions);
+    const ReplayRun did = replay().end_run();
+    const Result<void> planned = did.recorded ? replay().plan_recorded() : Result<void>();
     const std::lock_guard guard(engine_.mutex);
-    Replay& replay = engine_.memory->replay();
-    last_ = replay.end_run();
+    note(planned);
     ++runs_;
-    last_key_ = std::move(key);
-    if (--engine_.running == 0 && last_.recorded) note(replay.plan_recorded());
+    last_ = did;
+    last_key_ = key_of(kind);
+    last_dimensions_ = dimensions;
   }
 
   struct Report {
@@ -143,19 +143,17 @@ class SessionRuns {
                   .weight_bytes = engine_.memory->weight_bytes(),
                   .planned = std::nullopt,
                   .problem = problem_};
-    if (const ReplayTrace* trace = replay.trace(last_key_)) {
+    if (const auto trace = replay.trace(last_key_, last_dimensions_)) {
       report.live_peak = trace->live_peak();
-      if (const MemoryPlan* plan = replay.plan(last_key_)) report.planned = PlannedProblem{plan_problem(*trace), *plan};
+      if (const auto plan = replay.plan(last_key_, last_dimensions_))
+        report.planned = PlannedProblem{plan_problem(*trace), *plan};
     }
     return report;
   }
 
  private:
-  std::string key_of(const std::string& kind, const std::vector<std::int64_t>& dimensions) const {
-    std::string text = number_ + '|' + kind;
-    for (const std::int64_t dimension : dimensions) text += ',' + std::to_string(dimension);
-    return text;
-  }
+  Replay& replay() const noexcept { return engine_.memory->replay(); }
+  std::string key_of(const std::string& kind) const { return number_ + '|' + kind; }
 
   // The plan or the arena could not be made: the run is served by the pool, and the report says why.
   void note(const Result<void>& result) {
@@ -167,6 +165,7 @@ class SessionRuns {
   // Guarded by the mutex of the engine.
   ReplayRun last_;
   std::string last_key_, problem_;
+  std::vector<std::int64_t> last_dimensions_;
   std::uint64_t runs_ = 0;
 };
 
@@ -175,6 +174,7 @@ nb::dict report(const SessionRuns& self) {
   nb::dict fields;
   fields["runs"] = report.runs;
   fields["recorded"] = report.last.recorded;
+  fields["predicted"] = report.last.predicted;
   fields["requests"] = report.last.requests;
   fields["planned"] = report.last.planned;
   fields["reordered"] = report.last.reordered;

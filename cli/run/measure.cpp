@@ -330,8 +330,8 @@ class Measurement {
     if (!replay.load_plans(*saved, berth_.stamp)) return false;
     report_.live_peak = report_.plan_bytes = report_.lower_bound = 0;
     for (std::size_t i = 0; i < keys_.size(); ++i) {
-      const ReplayTrace* trace = replay.trace(keys_[i]);
-      const MemoryPlan* plan = replay.plan(keys_[i]);
+      const auto trace = replay.trace(keys_[i]);
+      const auto plan = replay.plan(keys_[i]);
       if (trace == nullptr || plan == nullptr) return false;
       report_.plans[i].trace = *trace;
       report_.plans[i].plan = *plan;

@@ -206,7 +206,7 @@ class Worker {
       BERTH_TRY(memory_->replay().plan_recorded());
       double planning_ms = 0;
       for (const Loaded& loaded : models_)
-        if (const MemoryPlan* plan = memory_->replay().plan(loaded.key)) planning_ms += plan->seconds * 1e3;
+        if (const auto plan = memory_->replay().plan(loaded.key)) planning_ms += plan->seconds * 1e3;
       answer["planning_ms"] = planning_ms;
       BERTH_TRY(internal::write_whole_file(task_.plans, memory_->replay().save_plans(task_.stamp)));
     }
@@ -280,7 +280,7 @@ class Worker {
     BERTH_TRY_ASSIGN(const DevicePtr cpu, device("CPU"));
     Replay replay(cpu, cpu);
     BERTH_TRY(replay.load_plans(saved, task_.stamp));
-    const ReplayTrace* trace = replay.trace(models_[0].key);
+    const auto trace = replay.trace(models_[0].key);
     if (trace == nullptr)
       return Error(Code::kNotFound, Layer::kProgram, "the saved plans have no run with these inputs");
     BERTH_TRY_ASSIGN(const std::vector<std::uint64_t> addresses, models_[0].model->arena_addresses(*trace));

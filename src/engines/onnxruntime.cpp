@@ -10,7 +10,7 @@
 #include "berth/base/mutex.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
-#include "engines/faulted_memory.h"
+#include "engines/host_pages.h"
 #include "engines/onnxruntime_abi.h"
 #include "engines/onnxruntime_library.h"
 #include "engines/weight_memory.h"
@@ -120,8 +120,11 @@ Result<std::unique_ptr<OnnxRuntimeMemory>> OnnxRuntimeMemory::attach(const OrtAp
   AllocatorPtr arena_memory = options.arena_memory, pool = options.pool;
   if (!arena_memory || !pool) {
     BERTH_TRY_ASSIGN(const DevicePtr cpu, device("CPU"));
-    if (!arena_memory) arena_memory = faulted(cpu);
-    if (!pool) pool = cpu;
+    if (!arena_memory) {
+      arena_memory = cpu;
+      if (!options.replay.pages.give_back) options.replay.pages = host_pages();
+    }
+    if (!pool) pool = trimming_heap(cpu);
   }
   // Planning happens between two runs, where the default limit of about a second would be noticeable.
   if (!options.replay.planning.time_limit && !options.replay.planning.work_limit)

@@ -1,21 +1,22 @@
 #include "berth/run/replay.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <new>
-#include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "base/try.h"
 #include "berth/base/mutex.h"
 #include "berth/memory/allocator.h"
+#include "run/known_runs.h"
+#include "run/pooled_blocks.h"
 #include "run/replay_plan.h"
-#include "run/replay_run.h"
+#include "run/run_arena.h"
+#include "run/spin_lock.h"
 
 namespace berth {
 
@@ -23,458 +24,542 @@ using namespace internal;
 
 namespace {
 
+using replay::ArenaSet;
 using replay::kNoOffset;
 using replay::kNoRequest;
+using replay::KnownRuns;
+using replay::LiveRequest;
 using replay::LiveSlot;
+using replay::Mode;
 using replay::PlannedRun;
+using replay::PooledBlocks;
+using replay::PooledFor;
 using replay::ReplayPlan;
-
-// Held for a few nanoseconds and never across a blocking call, so waiting for it is spinning. A waiter yields if the
-// holder seems to have lost its core.
-class BERTH_THREAD_ATTRIBUTE(capability("spin lock")) SpinLock {
- public:
-  void lock() noexcept BERTH_ACQUIRE() {
-    for (unsigned spins = 0; held_.exchange(true, std::memory_order_acquire); ++spins) {
-      while (held_.load(std::memory_order_relaxed))
-        if (++spins > 64) std::this_thread::yield();
-    }
-  }
-  void unlock() noexcept BERTH_RELEASE() { held_.store(false, std::memory_order_release); }
-
- private:
-  std::atomic<bool> held_{false};
-};
-
-// One key: its recording and, once planned, its plan.
-struct Entry {
-  ReplayTrace trace;                 // recorded and not planned yet
-  std::uint64_t recorded_in = 0;     // the run that made `trace`
-  bool to_plan = false;              // `trace` is to be planned
-  std::unique_ptr<ReplayPlan> plan;  // null until planned
-  unsigned deviating = 0;            // consecutive deviating runs
-  unsigned renewals = 0;
-};
-
-struct PooledBlock {
-  Block block;
-  std::uint64_t bytes;
-  std::uint64_t run;     // in which it was allocated; 0: outside of a run
-  std::uint32_t number;  // in the recording or log of that run
-  bool beside;           // that run had a plan
-};
-
-struct Arena {
-  Block block;
-  std::uintptr_t base = 0;
-  std::uint64_t bytes = 0;
-};
-
-// An arena that was replaced by a larger one while a part of it was live. It is freed with its last slot.
-struct RetiredArena {
-  Arena arena;
-  std::vector<LiveSlot> live;
-};
-
-std::uintptr_t address_of(const Block& block) noexcept {
-  return block.host != nullptr ? reinterpret_cast<std::uintptr_t>(block.host) : block.handle;
-}
+using replay::RunArena;
+using replay::ShapeModel;
+using replay::ShapePtr;
 
 [[noreturn]] void stop_on_unknown(void* memory) noexcept {
   std::fprintf(stderr, "berth: Replay::release(%p): this memory is not live, or was not allocated here\n", memory);
   std::abort();
 }
 
-enum class Mode : std::uint8_t { kIdle, kRecording, kPlanned };
+// The runs that a thread has begun, one for each Replay. An entry is valid while its run has the generation it had when
+// it was written: the run may have been ended by another thread, and the Replay may be gone.
+struct BoundRun {
+  std::uint64_t replay = 0;  // Impl::id_; 0: none
+  RunArena* run = nullptr;
+  std::uint64_t generation = 0;
+  unsigned depth = 0;
+};
+constexpr std::size_t kMaxBound = 4;
+thread_local std::array<BoundRun, kMaxBound> bound_runs;
+
+std::uint64_t next_id() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 }  // namespace
 
 class Replay::Impl {
  public:
   Impl(std::shared_ptr<Allocator> arena_memory, std::shared_ptr<Allocator> pool, ReplayOptions options)
-      : arena_memory_(std::move(arena_memory)), pool_(std::move(pool)), options_(std::move(options)) {}
+      : options_(std::move(options)),
+        arenas_(std::move(arena_memory), options_),
+        pooled_(std::move(pool)),
+        known_(options_) {}
 
-  ~Impl() {
-    for (auto& [address, pooled] : pooled_) pool_->release(pooled.block);
-    for (RetiredArena& retired : retired_) arena_memory_->release(retired.arena.block);
-    if (arena_.bytes != 0) arena_memory_->release(arena_.block);
-  }
-
-  Result<void> begin_run(std::string_view key) {
-    const ScopedLock turn(turn_);
-    if (depth_++ > 0) {
-      const ScopedLock guard(lock_);
-      overlapped_ = true;
-      if (mode_ == Mode::kPlanned) run_.distrust();
+  Result<void> begin_run(std::string_view key, Dimensions dimensions) {
+    if (BoundRun* bound = find_bound()) {
+      const ScopedLock guard(bound->run->lock);
+      ++bound->depth;
+      bound->run->joined = true;
+      if (bound->run->mode == Mode::kPlanned) bound->run->follow.distrust();
       return {};
     }
     Result<void> ready;
-    Entry* entry = nullptr;
-    bool from_plan = false;
+    Chosen chosen;
+    RunArena* run = nullptr;
     try {
-      ready = plan_pending();
-      entry = &entries_.try_emplace(std::string(key)).first->second;
-      if (entry->plan != nullptr) {
-        if (Result<void> grown = grow_arena(); !grown) ready = std::move(grown);
-        from_plan = arena_.bytes >= entry->plan->memory.size;
-        run_reserve(*entry->plan);
+      const auto deadline = std::chrono::steady_clock::now() + options_.max_wait;
+      bool waited = false;
+      ready = choose(key, dimensions, deadline, chosen, waited);
+      if (chosen.plan != nullptr) run = take_arena(chosen, deadline, ready, waited);
+      if (run == nullptr) run = take_recorder();
+      if (waited) {
+        const ScopedLock guard(counters_lock_);
+        ++counters_.waits;
       }
     } catch (const std::bad_alloc&) {
-      from_plan = false;
       ready =
           Error(Code::kOutOfMemory, Layer::kPlan, "no memory for the bookkeeping of a run: it is served by the pool");
     }
-    const ScopedLock guard(lock_);
-    entry_ = entry;
-    overlapped_ = false;
-    log_lost_ = false;
-    ++run_number_;
-    this_run_ = {};
-    this_run_.recorded = entry == nullptr || entry->plan == nullptr;
-    recording_.requests.clear();
-    recording_.releases.clear();
-    if (from_plan) run_.begin(*entry->plan);
-    mode_ = from_plan ? Mode::kPlanned : Mode::kRecording;
+    if (run == nullptr) {
+      stop_recording(chosen);
+      return ready;  // not even a place to count its requests: they are served as outside of a run
+    }
+    start(*run, std::move(chosen));
     return ready;
   }
 
   ReplayRun end_run() noexcept {
-    const ScopedLock turn(turn_);
-    if (depth_ == 0 || --depth_ > 0) return {};
-    const ScopedLock guard(lock_);
-    if (mode_ == Mode::kRecording) {
-      if (entry_ != nullptr && entry_->plan == nullptr && !overlapped_ && !log_lost_) {
-        entry_->trace = std::exchange(recording_, {});
-        entry_->recorded_in = run_number_;
-        entry_->to_plan = true;
-      }
-      counters_.recorded_runs += this_run_.recorded ? 1 : 0;
-    } else {
-      Entry& entry = *entry_;
-      const bool deviated = this_run_.deviated > 0;
-      run_.end();
-      counters_.deviating_runs += deviated ? 1 : 0;
-      entry.deviating = deviated ? entry.deviating + 1 : 0;
-      const bool renew = options_.renew_after != 0 && entry.deviating >= options_.renew_after &&
-                         entry.renewals < options_.max_renewals && !overlapped_;
-      if (renew) {
-        ReplayTrace log = run_.take_log();
-        if (!log.requests.empty()) {
-          entry.trace = std::move(log);
-          entry.recorded_in = run_number_;
-          entry.to_plan = true;
-          entry.deviating = 0;
-          ++entry.renewals;
-          ++counters_.renewals;
-          run_.adopt_log_numbers(entry.plan.get());
-        }
-      }
+    BoundRun* bound = find_bound();
+    if (bound != nullptr && bound->depth > 1) {
+      --bound->depth;
+      return {};
     }
-    mode_ = Mode::kIdle;
-    entry_ = nullptr;
-    ++counters_.runs;
-    counters_.requests += this_run_.requests;
-    return this_run_;
+    RunArena* run = bound != nullptr ? bound->run : sole_.load(std::memory_order_acquire);
+    if (run == nullptr) return {};
+    if (bound != nullptr) *bound = {};
+    return finish(*run);
   }
 
   void* allocate(std::uint64_t bytes, std::uint64_t alignment) noexcept {
     if (bytes == 0) return nullptr;
     // A request that is smaller than the alignment is never read in units larger than itself.
     alignment = std::max(alignment, std::min(options_.alignment, std::bit_floor(bytes)));
-    std::uint32_t number = kNoRequest;
-    std::uint64_t run = 0;
-    bool beside = false;
-    {
-      const ScopedLock guard(lock_);
-      if (mode_ == Mode::kPlanned) {
-        ++this_run_.requests;
-        const PlannedRun::Served served = run_.request(bytes, alignment);
+    PooledFor owner;
+    if (RunArena* run = run_of_thread()) {
+      const ScopedLock guard(run->lock);
+      if (run->mode != Mode::kIdle) ++run->did.requests;
+      if (run->mode == Mode::kPlanned) {
+        const PlannedRun::Served served = run->follow.request(bytes, alignment);
         if (served.offset != kNoOffset) {
-          ++counters_.planned;
-          ++this_run_.planned;
-          if (served.reordered) {
-            ++counters_.reordered;
-            ++this_run_.reordered;
-          }
-          return reinterpret_cast<void*>(arena_.base + served.offset);
+          ++run->did.planned;
+          run->did.reordered += served.reordered ? 1 : 0;
+          return reinterpret_cast<void*>(run->base.load(std::memory_order_relaxed) + served.offset);
         }
-        if (!served.kept) {
-          ++counters_.deviated;
-          ++this_run_.deviated;
-        }
-        number = served.number;
-        run = run_number_;
-        beside = true;
-      } else if (mode_ == Mode::kRecording) {
-        ++this_run_.requests;
-        run = run_number_;
-        number = record(bytes, alignment);
+        run->did.deviated += served.kept ? 0 : 1;
+        owner = {run, run->generation.load(std::memory_order_relaxed), run->run_trace, served.number, true};
+      } else if (run->mode == Mode::kRecording) {
+        owner = {run, run->generation.load(std::memory_order_relaxed), run->run_trace, record(*run, bytes, alignment),
+                 false};
       }
     }
-    return allocate_pooled(bytes, alignment, run, number, beside);
+    return pooled_.allocate(bytes, alignment, owner);
   }
 
   void release(void* memory) noexcept {
     if (memory == nullptr) return;
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    Block to_pool, to_arena_memory;
-    bool pooled = false, retired = false;
-    {
-      const ScopedLock guard(lock_);
-      if (address - arena_.base < arena_.bytes) {
-        if (!run_.release(address - arena_.base)) stop_on_unknown(memory);
-        return;
-      }
-      if (const auto at = pooled_.find(address); at != pooled_.end()) {
-        if (at->second.run == run_number_ && at->second.number != kNoRequest) {
-          if (mode_ == Mode::kPlanned) run_.release_pooled(at->second.number);
-          if (mode_ == Mode::kRecording) record_release(at->second.number);
-        }
-        counters_.pool_bytes -= at->second.bytes;
-        if (at->second.beside) beside_bytes_ -= at->second.bytes;
-        to_pool = at->second.block;
-        pooled = true;
-        pooled_.erase(at);
-      } else {
-        release_retired(address, to_arena_memory, retired);
-      }
+    if (const BoundRun* bound = find_bound(); bound != nullptr && bound->run->contains(address)) {
+      if (release_in(*bound->run, address)) return;
     }
-    if (pooled) pool_->release(to_pool);
-    if (retired) arena_memory_->release(to_arena_memory);
+    while (RunArena* arena = arenas_.find(address))
+      if (release_in(*arena, address)) return;
+    const std::optional<PooledFor> owner = pooled_.release(address);
+    if (!owner) stop_on_unknown(memory);
+    if (owner->run == nullptr || owner->number == kNoRequest) return;
+    const ScopedLock guard(owner->run->lock);
+    if (owner->run->generation != owner->generation) return;
+    if (owner->run->mode == Mode::kPlanned) owner->run->follow.release_pooled(owner->number);
+    if (owner->run->mode == Mode::kRecording) record_release(*owner->run, owner->number);
   }
 
   bool owns(std::uintptr_t address) const noexcept {
-    const ScopedLock guard(lock_);
-    if (address - arena_.base < arena_.bytes || pooled_.count(address) != 0) return true;
-    return std::any_of(retired_.begin(), retired_.end(),
-                       [&](const RetiredArena& retired) { return address - retired.arena.base < retired.arena.bytes; });
+    return arenas_.find(address) != nullptr || pooled_.size_of(address) != 0;
   }
 
   std::uint64_t size_of(std::uintptr_t address) const noexcept {
-    const ScopedLock guard(lock_);
-    if (address - arena_.base < arena_.bytes) return run_.size_at(address - arena_.base);
-    if (const auto at = pooled_.find(address); at != pooled_.end()) return at->second.bytes;
-    for (const RetiredArena& retired : retired_)
-      for (const LiveSlot& slot : retired.live)
-        if (retired.arena.base + slot.begin == address) return slot.end - slot.begin;
-    return 0;
+    if (const RunArena* arena = arenas_.find(address)) {
+      const ScopedLock guard(arena->lock);
+      return arena->follow.size_at(address - arena->base.load(std::memory_order_relaxed));
+    }
+    return pooled_.size_of(address);
   }
 
   Result<void> plan_recorded() {
-    const ScopedLock turn(turn_);
-    BERTH_TRY(plan_pending());
-    return grow_arena();
+    std::uint64_t bytes = 0, alignment = 0;
+    {
+      const MutexLock turn(turn_);
+      BERTH_TRY(plan_pending());
+      std::tie(bytes, alignment) = known_.largest();
+    }
+    if (bytes == 0) return {};
+    bool waited = false;
+    RunArena* arena = arenas_.acquire(bytes, std::chrono::steady_clock::now(), waited);
+    if (arena == nullptr) return {};  // all are in use, and will be made to fit when they are taken
+    const Result<void> fits = arenas_.fit(arena, bytes, alignment);
+    arenas_.release(*arena);
+    return fits;
   }
 
-  const Entry* find(std::string_view key) const noexcept {
-    const ScopedLock turn(turn_);
-    const auto at = entries_.find(key);
-    return at == entries_.end() ? nullptr : &at->second;
+  template <class T>
+  std::shared_ptr<const T> look_up(std::string_view key, Dimensions dimensions) const {
+    const MutexLock turn(turn_);
+    const replay::KnownShape* shape = known_.look_up(key, dimensions);
+    if (shape == nullptr) return nullptr;
+    if (shape->plan != nullptr) {
+      if constexpr (std::is_same_v<T, ReplayTrace>) return {shape->plan, &shape->plan->trace};
+      if constexpr (std::is_same_v<T, MemoryPlan>) return {shape->plan, &shape->plan->memory};
+    }
+    if constexpr (std::is_same_v<T, ReplayTrace>)
+      if (shape->to_plan) return std::make_shared<const ReplayTrace>(shape->trace);
+    return nullptr;
   }
+
+  void forget(std::string_view key) noexcept {
+    const MutexLock turn(turn_);
+    known_.forget(key);
+  }
+
+  std::uint64_t give_back(bool now) noexcept { return now ? arenas_.give_back_all() : arenas_.give_back(); }
 
   std::string save_plans(std::string_view stamp) const {
-    const ScopedLock turn(turn_);
-    std::vector<replay::NamedPlan> plans;
-    for (const auto& [key, entry] : entries_)
-      if (entry.plan) plans.emplace_back(key, entry.plan.get());
-    return replay::encode_plans(plans, stamp);
+    const MutexLock turn(turn_);
+    return replay::encode_plans(known_.observed_plans(), stamp);
   }
 
   Result<void> load_plans(std::string_view bytes, std::string_view stamp) {
     BERTH_TRY_ASSIGN(auto plans, replay::decode_plans(bytes, stamp));
-    const ScopedLock turn(turn_);
-    for (replay::DecodedPlan& decoded : plans) {
-      Entry& entry = entries_[decoded.key];
-      if (entry.plan == nullptr && !entry.to_plan)
-        entry.plan = std::make_unique<ReplayPlan>(std::move(decoded.trace), std::move(decoded.memory));
-    }
+    const MutexLock turn(turn_);
+    for (replay::DecodedPlan& decoded : plans) known_.load(std::move(decoded));
     return {};
   }
 
   ReplayCounters counters() const noexcept {
-    const ScopedLock turn(turn_);
-    const ScopedLock guard(lock_);
-    ReplayCounters counters = counters_;
-    counters.arena_bytes = arena_.bytes;
-    for (const RetiredArena& retired : retired_) counters.arena_bytes += retired.arena.bytes;
-    counters.plans = static_cast<std::uint64_t>(
-        std::count_if(entries_.begin(), entries_.end(), [](const auto& e) { return e.second.plan != nullptr; }));
+    const MutexLock turn(turn_);
+    ReplayCounters counters;
+    {
+      const ScopedLock guard(counters_lock_);
+      counters = counters_;
+    }
+    counters.unattributed = unattributed_.load(std::memory_order_relaxed);
+    known_.count(counters);
+    arenas_.count(counters);
+    pooled_.count(counters);
+    const MutexLock guard(runs_mutex_);
+    for (const RunArena* run : runs_) {
+      const ScopedLock lock(run->lock);
+      add(counters, run->did);
+    }
     return counters;
   }
 
  private:
-  std::uint32_t record(std::uint64_t bytes, std::uint64_t alignment) noexcept BERTH_REQUIRES(lock_) {
-    if (log_lost_) return kNoRequest;
+  // What begin_run() decided.
+  struct Chosen {
+    ShapePtr shape;
+    std::shared_ptr<const ReplayPlan> plan;  // null: no plan
+    bool records = false;                    // in recordings_
+  };
+
+  // The run in progress that a request of this thread belongs to.
+  RunArena* run_of_thread() noexcept {
+    if (const BoundRun* bound = find_bound()) return bound->run;
+    RunArena* run = sole_.load(std::memory_order_acquire);
+    if (run == nullptr && in_progress_.load(std::memory_order_relaxed) != 0)
+      unattributed_.fetch_add(1, std::memory_order_relaxed);
+    return run;
+  }
+
+  BoundRun* find_bound() const noexcept {
+    for (BoundRun& bound : bound_runs) {
+      if (bound.replay != id_) continue;
+      if (bound.run->generation.load(std::memory_order_relaxed) == bound.generation) return &bound;
+      bound = {};
+    }
+    return nullptr;
+  }
+
+  std::uint32_t record(RunArena& run, std::uint64_t bytes, std::uint64_t alignment) noexcept BERTH_REQUIRES(run.lock) {
+    if (run.log_lost) return kNoRequest;
     try {
-      recording_.requests.push_back({.bytes = bytes, .alignment = alignment});
-      return static_cast<std::uint32_t>(recording_.requests.size() - 1);
+      run.recording.requests.push_back({.bytes = bytes, .alignment = alignment});
+      return static_cast<std::uint32_t>(run.recording.requests.size() - 1);
     } catch (const std::bad_alloc&) {
-      log_lost_ = true;
+      run.log_lost = true;
       return kNoRequest;
     }
   }
 
-  void record_release(std::uint32_t number) noexcept BERTH_REQUIRES(lock_) {
-    if (log_lost_) return;
+  void record_release(RunArena& run, std::uint32_t number) noexcept BERTH_REQUIRES(run.lock) {
+    if (run.log_lost) return;
     try {
-      recording_.releases.push_back(number);
-      recording_.requests[number].released_at = static_cast<std::uint32_t>(recording_.requests.size());
+      run.recording.releases.push_back(number);
+      run.recording.requests[number].released_at = static_cast<std::uint32_t>(run.recording.requests.size());
     } catch (const std::bad_alloc&) {
-      log_lost_ = true;
+      run.log_lost = true;
     }
   }
 
-  void* allocate_pooled(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t run, std::uint32_t number,
-                        bool beside) noexcept {
-    const Result<Block> block = pool_->allocate({.bytes = bytes, .alignment = alignment});
-    if (!block) return nullptr;
-    const std::uintptr_t address = address_of(*block);
-    try {
-      const ScopedLock guard(lock_);
-      pooled_.emplace(address, PooledBlock{*block, bytes, run, number, beside});
-      if (beside) beside_bytes_ += bytes;
-      counters_.beside_peak = std::max(counters_.beside_peak, beside_bytes_);
-      counters_.pool_bytes += bytes;
-      counters_.pool_peak = std::max(counters_.pool_peak, counters_.pool_bytes);
-    } catch (const std::bad_alloc&) {
-      pool_->release(*block);
-      return nullptr;
-    }
-    return reinterpret_cast<void*>(address);
-  }
-
-  void release_retired(std::uintptr_t address, Block& to_arena_memory, bool& gone) noexcept BERTH_REQUIRES(lock_) {
-    for (auto retired = retired_.begin(); retired != retired_.end(); ++retired) {
-      const std::uint64_t offset = address - retired->arena.base;
-      if (offset >= retired->arena.bytes) continue;
-      const auto at = std::find_if(retired->live.begin(), retired->live.end(),
-                                   [&](const LiveSlot& slot) { return slot.begin == offset; });
-      if (at == retired->live.end()) break;
-      retired->live.erase(at);
-      if (retired->live.empty()) {
-        to_arena_memory = retired->arena.block;
-        gone = true;
-        retired_.erase(retired);
-      }
-      return;
-    }
-    stop_on_unknown(reinterpret_cast<void*>(address));
-  }
-
-  void run_reserve(const ReplayPlan& plan) {
-    const ScopedLock guard(lock_);
-    run_.reserve(plan);
-  }
-
-  // Marks memory that is live between runs as kept: in recordings that are not planned yet, and in plans that hold its
-  // slots.
-  void mark_kept() {
-    const ScopedLock guard(lock_);
-    for (auto& [key, entry] : entries_) {
-      if (!entry.to_plan) continue;
-      for (const auto& [address, pooled] : pooled_)
-        if (pooled.run == entry.recorded_in && pooled.number < entry.trace.requests.size())
-          entry.trace.requests[pooled.number].kept = true;
-    }
-    for (const LiveSlot& slot : run_.live()) {
-      for (auto& [key, entry] : entries_) {
-        if (entry.plan == nullptr || entry.plan.get() != slot.plan) continue;
-        if (!entry.to_plan) {
-          if (entry.plan->trace.requests[slot.request].kept) continue;
-          entry.trace = entry.plan->trace;
-          entry.recorded_in = 0;
-          entry.to_plan = true;
-        }
-        if (slot.request < entry.trace.requests.size()) entry.trace.requests[slot.request].kept = true;
-      }
-    }
-  }
-
-  // Requires: turn_ is held and no run is in progress.
-  Result<void> plan_pending() {
-    mark_kept();
-    Result<void> first_failure;
-    for (auto& [key, entry] : entries_) {
-      if (!entry.to_plan) continue;
-      entry.to_plan = false;
-      if (Result<void> planned = plan_entry(entry); !planned && first_failure) first_failure = std::move(planned);
-    }
-    return first_failure;
-  }
-
-  Result<void> plan_entry(Entry& entry) {
-    const PlanProblem problem = plan_problem(entry.trace);
-    BERTH_TRY_ASSIGN(MemoryPlan memory,
-                     options_.planner ? options_.planner(problem) : berth::plan(problem, options_.planning));
-    BERTH_TRY(replay::check(entry.trace, memory));
-    auto plan = std::make_unique<ReplayPlan>(std::move(entry.trace), std::move(memory));
-    entry.trace = {};
-    const ScopedLock guard(lock_);
-    run_.replace_plan(entry.plan.get(), plan.get());
-    entry.plan = std::move(plan);
-    return {};
-  }
-
-  // Makes the arena large enough for every plan. Requires: turn_ is held and no run is in progress.
-  Result<void> grow_arena() {
-    std::uint64_t bytes = 0, alignment = options_.alignment;
-    for (const auto& [key, entry] : entries_) {
-      if (entry.plan == nullptr) continue;
-      bytes = std::max(bytes, entry.plan->memory.size);
-      for (const ReplayRequest& request : entry.plan->trace.requests)
-        alignment = std::max(alignment, request.alignment);
-    }
-    if (bytes == 0 || (bytes <= arena_.bytes && arena_.base % alignment == 0)) return {};
-
-    // The old arena is freed first if possible, and the pool is trimmed of what the recorded run left in it, so that
-    // the new arena does not add to them at the peak of the process.
-    Arena old;
+  // False if the address is not in this arena after all.
+  bool release_in(RunArena& arena, std::uintptr_t address) noexcept {
+    bool reclaim = false;
     {
-      const ScopedLock guard(lock_);
-      old = std::exchange(arena_, {});
-      if (!run_.live().empty()) retired_.push_back({std::exchange(old, {}), run_.take_live()});
+      const ScopedLock guard(arena.lock);
+      if (!arena.contains(address)) return false;
+      const std::uint64_t offset = address - arena.base.load(std::memory_order_relaxed);
+      if (!arena.follow.release(offset)) stop_on_unknown(reinterpret_cast<void*>(address));
+      reclaim = arena.retired && arena.follow.live().empty();
     }
-    if (old.bytes != 0) arena_memory_->release(old.block);
-    pool_->trim();
-    BERTH_TRY_ASSIGN(const Block block, arena_memory_->allocate({.bytes = bytes + options_.arena_slack,
-                                                                 .alignment = alignment,
-                                                                 .label = Name("replay arena")}));
-    const ScopedLock guard(lock_);
-    arena_ = {block, address_of(block), bytes};
-    return {};
+    if (reclaim) arenas_.reclaim(arena);
+    return true;
   }
 
-  const std::shared_ptr<Allocator> arena_memory_;
-  const std::shared_ptr<Allocator> pool_;
+  Result<void> plan_pending() BERTH_REQUIRES(turn_) {
+    if (!known_.pending()) return {};
+    // What is live between runs is kept: in the pool what a recorded run left, in the arenas what a renewed one did.
+    std::vector<LiveRequest> live;
+    pooled_.for_each([&](const PooledFor& owner) {
+      if (owner.trace != 0 && owner.number != kNoRequest) live.emplace_back(owner.trace, owner.number);
+    });
+    arenas_.for_each([&](const RunArena& arena) {
+      const ScopedLock guard(arena.lock);
+      for (const LiveSlot& slot : arena.follow.live()) live.emplace_back(slot.trace, slot.request);
+    });
+    const Result<void> planned = known_.plan_pending(live);
+    // What recorded runs left in the pool goes before an arena is taken, so that the two do not add up at the peak of
+    // the process.
+    pooled_.trim();
+    return planned;
+  }
+
+  // Finds or makes the plan of a run, or decides that it is recorded or served by the pool. Waits for a recording that
+  // may make one of its own unnecessary.
+  Result<void> choose(std::string_view key, Dimensions dimensions, std::chrono::steady_clock::time_point deadline,
+                      Chosen& chosen, bool& waited) {
+    const MutexLock turn(turn_);
+    Result<void> ready;
+    for (;;) {
+      if (Result<void> planned = plan_pending(); !planned && ready) ready = std::move(planned);
+      chosen.shape = known_.find(key, dimensions);
+      if (Result<void> prepared = known_.prepare(chosen.shape); !prepared && ready) ready = std::move(prepared);
+      chosen.plan = chosen.shape->plan;
+      if (chosen.plan != nullptr) return ready;
+      if (!worth_waiting(*chosen.shape)) {
+        recordings_.push_back(chosen.shape);
+        chosen.records = true;
+        return ready;
+      }
+      waited = true;
+      if (!recorded_.wait_until(turn_, deadline) && std::chrono::steady_clock::now() >= deadline) return ready;
+    }
+  }
+
+  // True if a run is recorded that has the same dimensions, or from which these dimensions may be learned.
+  bool worth_waiting(const replay::KnownShape& shape) const BERTH_REQUIRES(turn_) {
+    const std::shared_ptr<replay::KnownKey> key = shape.key.lock();
+    return std::any_of(recordings_.begin(), recordings_.end(), [&](const ShapePtr& other) {
+      if (other->key.lock() != key) return false;
+      if (other->dimensions == shape.dimensions) return true;
+      return !shape.dimensions.empty() && options_.max_recordings > 0 &&
+             key->model.recordings() < ShapeModel::kSureAfter;
+    });
+  }
+
+  void stop_recording(const Chosen& chosen) noexcept {
+    if (!chosen.records) return;
+    {
+      const MutexLock turn(turn_);
+      const auto at = std::find(recordings_.begin(), recordings_.end(), chosen.shape);
+      if (at != recordings_.end()) recordings_.erase(at);
+    }
+    recorded_.notify_all();
+  }
+
+  // An arena for the plan, ready for use; null if the pool must serve the run.
+  RunArena* take_arena(Chosen& chosen, std::chrono::steady_clock::time_point deadline, Result<void>& ready,
+                       bool& waited) {
+    RunArena* arena = arenas_.acquire(chosen.plan->memory.size, deadline, waited);
+    if (arena == nullptr) return nullptr;
+    try {
+      std::vector<LiveRequest> live;
+      {
+        const ScopedLock guard(arena->lock);
+        for (const LiveSlot& slot : arena->follow.live()) live.emplace_back(slot.trace, slot.request);
+      }
+      if (!live.empty()) {
+        // Somebody keeps what is planned in the arena: such requests are left to the pool from now on.
+        const MutexLock turn(turn_);
+        known_.keep(live);
+        if (Result<void> planned = plan_pending(); !planned && ready) ready = std::move(planned);
+        if (Result<void> prepared = known_.prepare(chosen.shape); !prepared && ready) ready = std::move(prepared);
+        if (chosen.shape->plan != nullptr) chosen.plan = chosen.shape->plan;
+      }
+      Result<void> fits =
+          arenas_.fit(arena, chosen.plan->memory.size, std::max(chosen.plan->alignment, options_.alignment));
+      if (fits) {
+        const ScopedLock guard(arena->lock);
+        arena->follow.reserve(*chosen.plan);
+        return arena;
+      }
+      if (ready) ready = std::move(fits);
+    } catch (const std::bad_alloc&) {
+      if (ready)
+        ready =
+            Error(Code::kOutOfMemory, Layer::kPlan, "no memory for the bookkeeping of a run: it is served by the pool");
+    }
+    arenas_.release(*arena);
+    return nullptr;
+  }
+
+  RunArena* take_recorder() {
+    const MutexLock guard(runs_mutex_);
+    if (idle_recorders_.empty()) {
+      recorders_.reserve(recorders_.size() + 1);
+      idle_recorders_.reserve(recorders_.size() + 1);
+      recorders_.push_back(std::make_unique<RunArena>());
+      return recorders_.back().get();
+    }
+    RunArena* recorder = idle_recorders_.back();
+    idle_recorders_.pop_back();
+    return recorder;
+  }
+
+  void start(RunArena& run, Chosen chosen) noexcept {
+    std::uint64_t generation = 0;
+    const std::uint64_t unattributed = unattributed_.load(std::memory_order_relaxed);
+    const bool planned = run.in_use;  // an arena of the set, not a recorder
+    {
+      const ScopedLock guard(run.lock);
+      generation = ++run.generation;
+      run.joined = run.log_lost = false;
+      run.run_trace = trace_numbers_.fetch_add(2, std::memory_order_relaxed);
+      run.did = {};
+      run.did.recorded = chosen.plan == nullptr;
+      run.did.predicted = planned && chosen.plan->predicted;
+      run.recording.requests.clear();
+      run.recording.releases.clear();
+      run.mode = planned ? Mode::kPlanned : chosen.records ? Mode::kRecording : Mode::kPooled;
+      run.plan = chosen.plan;
+      run.shape = chosen.shape;
+      run.records = chosen.records;
+      run.unattributed_before = unattributed;
+      if (planned) run.follow.begin(*chosen.plan);
+    }
+    // Without room, the requests of the run are found while it is the only one in progress.
+    const auto free_place =
+        std::find_if(bound_runs.begin(), bound_runs.end(), [](const BoundRun& bound) { return bound.replay == 0; });
+    if (free_place != bound_runs.end()) *free_place = {id_, &run, generation, 1};
+    const MutexLock guard(runs_mutex_);
+    try {
+      runs_.push_back(&run);
+    } catch (const std::bad_alloc&) {
+      // Only counters() and requests of other threads miss it.
+    }
+    update_sole();
+  }
+
+  void update_sole() noexcept BERTH_REQUIRES(runs_mutex_) {
+    sole_.store(runs_.size() == 1 ? runs_.front() : nullptr, std::memory_order_release);
+    in_progress_.store(runs_.size(), std::memory_order_relaxed);
+  }
+
+  ReplayRun finish(RunArena& run) noexcept {
+    ReplayRun did;
+    ReplayTrace trace;
+    ShapePtr shape;
+    Mode mode = Mode::kIdle;
+    bool records = false, observe = false, learn = false;
+    std::uint64_t trace_id = 0;
+    {
+      const ScopedLock guard(run.lock);
+      mode = std::exchange(run.mode, Mode::kIdle);
+      if (mode == Mode::kIdle) return {};
+      ++run.generation;
+      did = run.did;
+      shape = std::move(run.shape);
+      records = std::exchange(run.records, false);
+      trace_id = run.run_trace;
+      const bool alone = !run.joined && run.unattributed_before == unattributed_.load(std::memory_order_relaxed);
+      if (mode == Mode::kRecording) {
+        observe = alone && !run.log_lost;
+        if (observe) trace = std::exchange(run.recording, {});
+      } else if (mode == Mode::kPlanned) {
+        run.follow.end();
+        observe = alone && did.deviated > 0 && renew(*shape, run.plan->predicted);
+        if (observe) {
+          trace = run.follow.take_log();
+          observe = !trace.requests.empty();
+        }
+        if (observe) run.follow.adopt_log_numbers(trace_id);
+        learn = alone && did.deviated == 0 && run.follow.was_smaller() && !shape->certain;
+        if (learn) trace = run.follow.take_log();
+      }
+      run.plan = nullptr;
+    }
+    if (did.deviated == 0 && shape != nullptr) shape->deviating.store(0, std::memory_order_relaxed);
+    {
+      const MutexLock guard(runs_mutex_);
+      std::erase(runs_, &run);
+      update_sole();
+      const ScopedLock lock(counters_lock_);
+      add(counters_, did);
+      ++counters_.runs;
+      counters_.recorded_runs += did.recorded ? 1 : 0;
+      counters_.predicted_runs += did.predicted ? 1 : 0;
+      counters_.deviating_runs += did.deviated > 0 ? 1 : 0;
+      counters_.pooled_runs += mode == Mode::kPooled ? 1 : 0;
+      counters_.renewals += observe && mode == Mode::kPlanned ? 1 : 0;
+      if (mode != Mode::kPlanned) idle_recorders_.push_back(&run);  // take_recorder() made room
+    }
+    if (mode == Mode::kPlanned) arenas_.release(run);
+    if (observe || learn) {
+      const MutexLock turn(turn_);
+      try {
+        if (observe)
+          known_.observed(shape, std::move(trace), trace_id);
+        else if (!trace.requests.empty())
+          known_.learned(shape, trace);
+      } catch (const std::bad_alloc&) {
+        // It is recorded again.
+      }
+    }
+    if (records) stop_recording({shape, nullptr, true});
+    return did;
+  }
+
+  // A run with this plan deviated: whether its plan is to be made anew from what it did.
+  bool renew(replay::KnownShape& shape, bool predicted) const noexcept {
+    const unsigned deviating = shape.deviating.fetch_add(1, std::memory_order_relaxed) + 1;
+    // A prediction that was wrong is corrected at once.
+    const unsigned after = predicted ? 1 : options_.renew_after;
+    if (options_.renew_after == 0 || deviating < after) return false;
+    if (shape.renewals.load(std::memory_order_relaxed) >= options_.max_renewals) return false;
+    shape.renewals.fetch_add(1, std::memory_order_relaxed);
+    shape.deviating.store(0, std::memory_order_relaxed);
+    return true;
+  }
+
+  static void add(ReplayCounters& counters, const ReplayRun& did) noexcept {
+    counters.requests += did.requests;
+    counters.planned += did.planned;
+    counters.reordered += did.reordered;
+    counters.deviated += did.deviated;
+  }
+
+  const std::uint64_t id_ = next_id();
   const ReplayOptions options_;
+  ArenaSet arenas_;
+  PooledBlocks pooled_;
 
-  // turn_ serialises begin, end and planning; it guards entries_ and depth_. lock_ guards the rest. turn_ is acquired
-  // first. Entries are written under both locks while a run may be in progress.
+  // Serialises choosing and planning. Acquired before all other locks here.
   mutable Mutex turn_;
-  std::map<std::string, Entry, std::less<>> entries_;
-  unsigned depth_ BERTH_GUARDED_BY(turn_) = 0;
+  CondVar recorded_;
+  KnownRuns known_ BERTH_GUARDED_BY(turn_);
+  std::vector<ShapePtr> recordings_ BERTH_GUARDED_BY(turn_);  // in progress
 
-  mutable SpinLock lock_;
-  Mode mode_ BERTH_GUARDED_BY(lock_) = Mode::kIdle;
-  bool overlapped_ BERTH_GUARDED_BY(lock_) = false;
-  bool log_lost_ BERTH_GUARDED_BY(lock_) = false;
-  Entry* entry_ = nullptr;
-  std::uint64_t run_number_ = 0;
-  ReplayRun this_run_ BERTH_GUARDED_BY(lock_);
-  PlannedRun run_ BERTH_GUARDED_BY(lock_);
-  ReplayTrace recording_ BERTH_GUARDED_BY(lock_);
-  Arena arena_;
-  std::vector<RetiredArena> retired_ BERTH_GUARDED_BY(lock_);
-  std::unordered_map<std::uintptr_t, PooledBlock> pooled_ BERTH_GUARDED_BY(lock_);
-  ReplayCounters counters_ BERTH_GUARDED_BY(lock_);
-  std::uint64_t beside_bytes_ BERTH_GUARDED_BY(lock_) = 0;
+  mutable Mutex runs_mutex_;
+  std::vector<RunArena*> runs_ BERTH_GUARDED_BY(runs_mutex_);  // in progress
+  std::vector<std::unique_ptr<RunArena>> recorders_ BERTH_GUARDED_BY(runs_mutex_);
+  std::vector<RunArena*> idle_recorders_ BERTH_GUARDED_BY(runs_mutex_);
+  std::atomic<RunArena*> sole_{nullptr};  // the run in progress if there is exactly one
+  std::atomic<std::size_t> in_progress_{0};
+  std::atomic<std::uint64_t> unattributed_{0};
+  std::atomic<std::uint64_t> trace_numbers_{1};  // odd: those of known_ are even
+
+  mutable SpinLock counters_lock_;
+  ReplayCounters counters_ BERTH_GUARDED_BY(counters_lock_);
 };
 
 Replay::Replay(std::shared_ptr<Allocator> arena_memory, std::shared_ptr<Allocator> pool, ReplayOptions options)
     : impl_(std::make_unique<Impl>(std::move(arena_memory), std::move(pool), std::move(options))) {}
 Replay::~Replay() = default;
 
-Result<void> Replay::begin_run(std::string_view key) {
-  return impl_->begin_run(key);
+Result<void> Replay::begin_run(std::string_view key, Dimensions dimensions) {
+  return impl_->begin_run(key, dimensions);
 }
 ReplayRun Replay::end_run() noexcept {
   return impl_->end_run();
@@ -494,15 +579,17 @@ std::size_t Replay::size_of(const void* memory) const noexcept {
 Result<void> Replay::plan_recorded() {
   return impl_->plan_recorded();
 }
-const ReplayTrace* Replay::trace(std::string_view key) const noexcept {
-  const Entry* entry = impl_->find(key);
-  if (entry == nullptr) return nullptr;
-  if (entry->plan) return &entry->plan->trace;
-  return entry->to_plan ? &entry->trace : nullptr;
+std::shared_ptr<const ReplayTrace> Replay::trace(std::string_view key, Dimensions dimensions) const {
+  return impl_->look_up<ReplayTrace>(key, dimensions);
 }
-const MemoryPlan* Replay::plan(std::string_view key) const noexcept {
-  const Entry* entry = impl_->find(key);
-  return entry != nullptr && entry->plan ? &entry->plan->memory : nullptr;
+std::shared_ptr<const MemoryPlan> Replay::plan(std::string_view key, Dimensions dimensions) const {
+  return impl_->look_up<MemoryPlan>(key, dimensions);
+}
+void Replay::forget(std::string_view key) noexcept {
+  impl_->forget(key);
+}
+std::uint64_t Replay::give_back(bool now) noexcept {
+  return impl_->give_back(now);
 }
 std::string Replay::save_plans(std::string_view stamp) const {
   return impl_->save_plans(stamp);

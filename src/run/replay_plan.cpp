@@ -9,7 +9,7 @@
 namespace berth::internal::replay {
 namespace {
 
-constexpr std::string_view kMagic = "berth replay plans 1\n";
+constexpr std::string_view kMagic = "berth replay plans 2\n";
 
 Error damaged() {
   return Error(Code::kInvalidData, Layer::kPlan,
@@ -79,8 +79,8 @@ class Reader {
 
 }  // namespace
 
-ReplayPlan::ReplayPlan(ReplayTrace trace_in, MemoryPlan memory_in)
-    : trace(std::move(trace_in)), memory(std::move(memory_in)) {
+ReplayPlan::ReplayPlan(ReplayTrace trace_in, MemoryPlan memory_in, bool predicted_in)
+    : trace(std::move(trace_in)), memory(std::move(memory_in)), predicted(predicted_in) {
   const std::size_t n = trace.requests.size();
   offsets.resize(n);
   for (std::size_t i = 0; i < n; ++i) offsets[i] = memory.has(i) ? memory.slots[i].offset : kNoOffset;
@@ -91,13 +91,18 @@ ReplayPlan::ReplayPlan(ReplayTrace trace_in, MemoryPlan memory_in)
     while (next_release < trace.releases.size()) {
       const std::uint32_t request = trace.releases[next_release];
       if (trace.requests[request].released_at > position) break;
-      steps.push_back({.bytes = 0, .offset = offsets[request], .request = request, .alignment = 0});
+      steps.push_back({.bytes = 0, .at_least = 0, .offset = offsets[request], .request = request, .alignment = 0});
       ++next_release;
     }
   };
   for (std::size_t i = 0; i < n; ++i) {
+    alignment = std::max(alignment, trace.requests[i].alignment);
     add_releases_until(i);
-    steps.push_back({.bytes = trace.requests[i].bytes,
+    // A smaller request in the place of a predicted one is that one: its bytes were predicted too large. A much smaller
+    // one is another.
+    const std::uint64_t bytes = trace.requests[i].bytes;
+    steps.push_back({.bytes = bytes,
+                     .at_least = predicted ? bytes / 2 + 1 : bytes,
                      .offset = offsets[i],
                      .request = static_cast<std::uint32_t>(i),
                      .alignment = static_cast<std::uint32_t>(trace.requests[i].alignment)});
@@ -119,6 +124,13 @@ const SizeClass* ReplayPlan::find_class(std::uint64_t bytes) const noexcept {
   const auto at = std::lower_bound(classes.begin(), classes.end(), bytes,
                                    [](const SizeClass& c, std::uint64_t wanted) { return c.bytes < wanted; });
   return at != classes.end() && at->bytes == bytes ? &*at : nullptr;
+}
+
+std::size_t ReplayPlan::footprint() const noexcept {
+  return sizeof(*this) + trace.requests.capacity() * sizeof(ReplayRequest) +
+         (trace.releases.capacity() + by_size.capacity()) * sizeof(std::uint32_t) +
+         memory.slots.capacity() * sizeof(Slot) + steps.capacity() * sizeof(Step) +
+         offsets.capacity() * sizeof(std::uint64_t) + classes.capacity() * sizeof(SizeClass);
 }
 
 Result<void> check(const ReplayTrace& trace, const MemoryPlan& memory) {
@@ -154,8 +166,10 @@ std::string encode_plans(const std::vector<NamedPlan>& plans, std::string_view s
   out.raw(kMagic);
   out.text(stamp);
   out.number(plans.size());
-  for (const auto& [key, plan] : plans) {
+  for (const auto& [key, dimensions, plan] : plans) {
     out.text(key);
+    out.number(dimensions.size());
+    for (const std::int64_t dimension : dimensions) out.number(static_cast<std::uint64_t>(dimension));
     out.number(plan->trace.requests.size());
     for (std::size_t i = 0; i < plan->trace.requests.size(); ++i) {
       const ReplayRequest& request = plan->trace.requests[i];
@@ -187,6 +201,8 @@ Result<std::vector<DecodedPlan>> decode_plans(std::string_view bytes, std::strin
   for (std::uint64_t left = in.count(8); left > 0 && !in.failed(); --left) {
     DecodedPlan plan;
     plan.key = in.text();
+    plan.dimensions.resize(in.count(8));
+    for (std::int64_t& dimension : plan.dimensions) dimension = static_cast<std::int64_t>(in.number());
     const std::size_t n = in.count(32);
     plan.trace.requests.resize(n);
     plan.memory.slots.resize(n);

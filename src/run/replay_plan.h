@@ -1,11 +1,10 @@
-// One recorded run with its plan, in the form in which it is replayed and saved. A ReplayPlan is immutable; the run
-// that follows it keeps its own state. Used under the lock of the Replay that owns it.
+// One run with its plan, in the form in which it is replayed and saved: recorded, or predicted from recordings of other
+// shapes. A ReplayPlan is immutable and shared by the runs that follow it, which keep their own state.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "berth/run/replay.h"
@@ -27,6 +26,7 @@ constexpr std::uint64_t slot_bytes(const ReplayRequest& request) noexcept {
 // The next event of the recorded run: a request or a release.
 struct Step {
   std::uint64_t bytes;      // of the request; 0 for a release
+  std::uint64_t at_least;   // a request of at_least to bytes bytes is this one
   std::uint64_t offset;     // in the arena; kNoOffset: the pool serves it
   std::uint32_t request;    // its number
   std::uint32_t alignment;  // of the request; 0 for a release
@@ -45,22 +45,32 @@ struct ReplayPlan {
   std::vector<std::uint64_t> offsets;  // of each request
   std::vector<SizeClass> classes;      // ascending
   std::vector<std::uint32_t> by_size;
+  std::uint64_t trace_id = 0;   // identifies the numbering of the requests, over all plans made from one recording
+  std::uint64_t alignment = 1;  // the largest of any request
+  bool predicted = false;       // the trace was not observed
 
   // Requires: `memory` is a valid plan of plan_problem(trace), in at most one block.
-  ReplayPlan(ReplayTrace trace, MemoryPlan memory);
+  ReplayPlan(ReplayTrace trace, MemoryPlan memory, bool predicted = false);
 
   const SizeClass* find_class(std::uint64_t bytes) const noexcept;
+  // The memory of this object and what it owns.
+  std::size_t footprint() const noexcept;
 };
 
 // kInvalidData unless the trace is consistent (releases in order, each request released at most once) and the plan is
 // a valid one for it. Requires nothing: the input may come from a damaged file.
 Result<void> check(const ReplayTrace& trace, const MemoryPlan& memory);
 
-using NamedPlan = std::pair<std::string, const ReplayPlan*>;
+struct NamedPlan {
+  std::string key;
+  std::vector<std::int64_t> dimensions;
+  const ReplayPlan* plan;
+};
 std::string encode_plans(const std::vector<NamedPlan>& plans, std::string_view stamp);
 
 struct DecodedPlan {
   std::string key;
+  std::vector<std::int64_t> dimensions;
   ReplayTrace trace;
   MemoryPlan memory;
 };

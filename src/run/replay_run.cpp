@@ -17,6 +17,7 @@ void PlannedRun::reserve(const ReplayPlan& plan) {
   live_.reserve(live_.size() + n);
   served_.reserve(n);
   class_next_.reserve(plan.classes.size());
+  smaller_.reserve(n);
   log_.requests.reserve(2 * n);
   log_.releases.reserve(2 * n);
 }
@@ -26,6 +27,7 @@ void PlannedRun::begin(const ReplayPlan& plan) noexcept {
   cursor_ = plan.steps.data();
   steps_end_ = cursor_ + plan.steps.size();
   exact_ = true;
+  smaller_.clear();
   for (LiveSlot& slot : live_) slot.number = kNoRequest;
   if (!live_.empty()) distrust();
 }
@@ -58,32 +60,47 @@ void PlannedRun::distrust() noexcept {
       log_release(step->request);
     }
   }
+  for (const auto& [request, bytes] : smaller_) log_.requests[request].bytes = bytes;
   for (std::uint32_t i = 0; i < served_.size(); ++i) {
     if (served_[i] != 1 || plan.offsets[i] == kNoOffset) continue;
-    live_.push_back({plan.offsets[i], plan.offsets[i] + plan.trace.requests[i].bytes, &plan, i, i});
+    live_.push_back({plan.offsets[i], plan.offsets[i] + plan.trace.requests[i].bytes, plan.trace_id, i, i});
   }
   std::sort(live_.begin(), live_.end(), [](const LiveSlot& a, const LiveSlot& b) { return a.begin < b.begin; });
+}
+
+void PlannedRun::note_smaller(std::uint32_t request, std::uint64_t bytes) noexcept {
+  smaller_.emplace_back(request, bytes);  // reserve() made room for every request of the plan
+}
+
+std::uint32_t PlannedRun::find_in_order(std::uint64_t bytes, std::uint64_t alignment) const noexcept {
+  const Step* step = cursor_;
+  while (step != steps_end_ && (step->bytes == 0 || served_[step->request] != 0)) ++step;
+  if (step == steps_end_ || bytes < step->at_least || bytes > step->bytes || alignment > step->alignment)
+    return kNoRequest;
+  return step->offset == kNoOffset || is_free(step->offset, step->offset + bytes) ? step->request : kNoRequest;
+}
+
+std::uint32_t PlannedRun::find_by_size(std::uint64_t bytes, std::uint64_t alignment) noexcept {
+  const SizeClass* size_class = plan_->find_class(bytes);
+  if (size_class == nullptr) return kNoRequest;
+  std::uint32_t& next = class_next_[static_cast<std::size_t>(size_class - plan_->classes.data())];
+  while (next != size_class->end && served_[plan_->by_size[next]] != 0) ++next;
+  std::uint32_t tries = 0;
+  for (std::uint32_t i = next; i != size_class->end && tries < kMaxTries; ++i) {
+    const std::uint32_t request = plan_->by_size[i];
+    if (served_[request] != 0 || alignment > plan_->trace.requests[request].alignment) continue;
+    ++tries;
+    const std::uint64_t offset = plan_->offsets[request];
+    if (offset == kNoOffset || is_free(offset, offset + bytes)) return request;
+  }
+  return kNoRequest;
 }
 
 PlannedRun::Served PlannedRun::request_checked(std::uint64_t bytes, std::uint64_t alignment) noexcept {
   distrust();
   Served served;
-  const SizeClass* size_class = plan_->find_class(bytes);
-  std::uint32_t found = kNoRequest;
-  if (size_class != nullptr) {
-    std::uint32_t& next = class_next_[static_cast<std::size_t>(size_class - plan_->classes.data())];
-    while (next != size_class->end && served_[plan_->by_size[next]] != 0) ++next;
-    std::uint32_t tries = 0;
-    for (std::uint32_t i = next; i != size_class->end && tries < kMaxTries; ++i) {
-      const std::uint32_t request = plan_->by_size[i];
-      if (served_[request] != 0 || alignment > plan_->trace.requests[request].alignment) continue;
-      ++tries;
-      const std::uint64_t offset = plan_->offsets[request];
-      if (offset != kNoOffset && !is_free(offset, offset + bytes)) continue;
-      found = request;
-      break;
-    }
-  }
+  std::uint32_t found = plan_->predicted ? find_in_order(bytes, alignment) : kNoRequest;
+  if (found == kNoRequest) found = find_by_size(bytes, alignment);
   if (!log_lost_) {
     try {
       served.number = static_cast<std::uint32_t>(log_.requests.size());
@@ -107,7 +124,7 @@ PlannedRun::Served PlannedRun::request_checked(std::uint64_t bytes, std::uint64_
     if (served.number != kNoRequest) log_.requests[served.number].kept = true;
     return served;
   }
-  const LiveSlot slot{served.offset, served.offset + bytes, plan_, found, served.number};
+  const LiveSlot slot{served.offset, served.offset + bytes, plan_->trace_id, found, served.number};
   const auto at = std::upper_bound(live_.begin(), live_.end(), slot.begin,
                                    [](std::uint64_t begin, const LiveSlot& s) { return begin < s.begin; });
   live_.insert(at, slot);  // reserve() made room for every request of the plan
@@ -151,8 +168,12 @@ bool PlannedRun::is_free(std::uint64_t begin, std::uint64_t end) const noexcept 
 std::uint64_t PlannedRun::size_at(std::uint64_t offset) const noexcept {
   if (exact_) {
     // The last thing that happened at this offset says what is there.
-    for (const Step* step = cursor_; step != plan_->steps.data(); --step)
-      if (step[-1].offset == offset) return step[-1].bytes;
+    for (const Step* step = cursor_; step != plan_->steps.data(); --step) {
+      if (step[-1].offset != offset) continue;
+      for (const auto& [request, bytes] : smaller_)
+        if (step[-1].bytes != 0 && request == step[-1].request) return bytes;
+      return step[-1].bytes;
+    }
     return 0;
   }
   const auto at = std::lower_bound(live_.begin(), live_.end(), offset,
@@ -165,17 +186,12 @@ ReplayTrace PlannedRun::take_log() noexcept {
   return std::exchange(log_, {});
 }
 
-void PlannedRun::adopt_log_numbers(const ReplayPlan* plan) noexcept {
+void PlannedRun::adopt_log_numbers(std::uint64_t trace) noexcept {
   for (LiveSlot& slot : live_) {
-    // Slots of earlier runs have no number in the log: nobody's from now on.
-    slot.plan = slot.number == kNoRequest ? nullptr : plan;
+    if (slot.number == kNoRequest) continue;  // of an earlier run
+    slot.trace = trace;
     slot.request = slot.number;
   }
-}
-
-void PlannedRun::replace_plan(const ReplayPlan* old, const ReplayPlan* replacement) noexcept {
-  for (LiveSlot& slot : live_)
-    if (slot.plan == old) slot.plan = replacement;
 }
 
 std::vector<LiveSlot> PlannedRun::take_live() noexcept {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "run/replay_plan.h"
@@ -17,9 +17,9 @@ inline constexpr std::uint32_t kNoRequest = ReplayRequest::kNeverReleased;
 // A live range of the arena.
 struct LiveSlot {
   std::uint64_t begin, end;
-  const ReplayPlan* plan;  // whose request it is; compared, never followed: the plan may be gone
-  std::uint32_t request;   // its number in that plan
-  std::uint32_t number;    // its number in the log of the run that is in progress; kNoRequest: of an earlier run
+  std::uint64_t trace;    // whose request it is: ReplayPlan::trace_id
+  std::uint32_t request;  // its number in that trace
+  std::uint32_t number;   // its number in the log of the run that is in progress; kNoRequest: of an earlier run
 };
 
 class PlannedRun {
@@ -44,7 +44,9 @@ class PlannedRun {
   Served request(std::uint64_t bytes, std::uint64_t alignment) noexcept {
     if (exact_ && cursor_ != steps_end_) {
       const Step& step = *cursor_;
-      if (step.bytes == bytes && alignment <= step.alignment) {
+      // In [at_least, step.bytes], which is [0, 0] for a release and one size unless the plan is predicted.
+      if (bytes - step.at_least <= step.bytes - step.at_least && alignment <= step.alignment) {
+        if (bytes != step.bytes) note_smaller(step.request, bytes);
         ++cursor_;
         return {.offset = step.offset, .number = step.request, .kept = step.offset == kNoOffset, .reordered = false};
       }
@@ -67,11 +69,11 @@ class PlannedRun {
 
   // What the run did, in the form of a recording. Requires: end(). Empty if there was no memory to keep it.
   ReplayTrace take_log() noexcept;
+  // True if the run made requests that were smaller than predicted.
+  bool was_smaller() const noexcept { return !smaller_.empty(); }
   const std::vector<LiveSlot>& live() const noexcept { return live_; }
-  // `plan` is about to be made anew from the log of the run that is ending: its live slots take their log's numbers.
-  void adopt_log_numbers(const ReplayPlan* plan) noexcept;
-  // Slots of plan `old` become slots of the plan that replaces it, which numbers its requests alike.
-  void replace_plan(const ReplayPlan* old, const ReplayPlan* replacement) noexcept;
+  // The log of the run that is ending becomes trace `trace`: the run's live slots take their numbers in it.
+  void adopt_log_numbers(std::uint64_t trace) noexcept;
   // Forgets all live slots: the arena has been retired.
   std::vector<LiveSlot> take_live() noexcept;
 
@@ -79,6 +81,9 @@ class PlannedRun {
   Served request_checked(std::uint64_t bytes, std::uint64_t alignment) noexcept;
   bool release_checked(std::uint64_t offset) noexcept;
   void log_release(std::uint32_t number) noexcept;
+  void note_smaller(std::uint32_t request, std::uint64_t bytes) noexcept;
+  std::uint32_t find_in_order(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
+  std::uint32_t find_by_size(std::uint64_t bytes, std::uint64_t alignment) noexcept;
   bool is_free(std::uint64_t begin, std::uint64_t end) const noexcept;
 
   const ReplayPlan* plan_ = nullptr;
@@ -86,8 +91,10 @@ class PlannedRun {
   const Step* steps_end_ = nullptr;
   bool exact_ = false;
 
-  std::vector<LiveSlot> live_;             // by begin; complete unless exact_
-  std::vector<std::uint8_t> served_;       // by request
+  std::vector<LiveSlot> live_;        // by begin; complete unless exact_
+  std::vector<std::uint8_t> served_;  // by request
+  // Requests that were smaller than predicted, while exact_: number and bytes.
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> smaller_;
   std::vector<std::uint32_t> class_next_;  // first index of the class that may not be served yet
   ReplayTrace log_;
   bool log_lost_ = false;

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <random>
+#include <thread>
 
 #include "engines/onnxruntime_session.h"
+#include "support/decoder_onnx.h"
 #include "support/tiny_onnx.h"
 
 #if __has_include(<onnxruntime_c_api.h>)
@@ -102,7 +106,7 @@ TEST_F(OnnxRuntime, GivesTheSameBitsFromOnePlannedArenaOnOneAndTwoThreads) {
       EXPECT_EQ(did.deviated, 0u);
       EXPECT_EQ(copy(outputs), expected) << "run " << i;
     }
-    const ReplayTrace* trace = memory->replay().trace("96");
+    const auto trace = memory->replay().trace("96");
     ASSERT_NE(trace, nullptr);
     EXPECT_GE(trace->requests.size(), 4u);
     EXPECT_EQ(memory->replay().counters().arena_bytes, trace->live_peak());
@@ -160,6 +164,98 @@ TEST_F(OnnxRuntime, SharesOneArenaBetweenSessionsThatTakeTurns) {
   }
   const std::uint64_t larger = std::max(memory->replay().plan("narrow")->size, memory->replay().plan("wide")->size);
   EXPECT_EQ(memory->replay().counters().arena_bytes, larger);
+}
+
+TEST_F(OnnxRuntime, ThreadsThatRunAtTheSameTimeEachHaveAnArenaAndTheSameBits) {
+  constexpr unsigned kThreads = 4;
+  const Outputs expected = stock(96);
+  auto memory = engine_->attach_memory().value();
+  auto model = engine_->open({.model = path_, .memory = memory.get()}).value();
+  const std::vector<Tensor> inputs = rows(96);
+  const std::vector<ort::InputView> views{{inputs[0].shape, inputs[0].bytes}};
+  const std::vector<std::size_t> wanted{0, 1};
+  std::atomic<unsigned> good{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 40; ++i) {
+        auto run = memory->run("tiny", inputs[0].shape);
+        const auto outputs = model->run(views, wanted).value();
+        good += copy(outputs) == expected ? 1 : 0;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, kThreads * 40);
+  const ReplayCounters counters = memory->replay().counters();
+  EXPECT_EQ(counters.recorded_runs, 1u);
+  EXPECT_EQ(counters.deviated, 0u);
+  EXPECT_EQ(counters.unattributed, 0u) << "the engine allocates on the thread that runs";
+  EXPECT_LE(counters.arenas, kThreads);
+  EXPECT_LE(counters.arena_bytes, kThreads * memory->replay().plan("tiny", inputs[0].shape)->size);
+}
+
+TEST_F(OnnxRuntime, PlansShapesThatItDidNotRecordWithTheSameBits) {
+  auto memory = engine_->attach_memory().value();
+  auto model = engine_->open({.model = path_, .memory = memory.get()}).value();
+  const std::vector<std::size_t> wanted{0, 1};
+  std::mt19937 random(5);
+  for (int i = 0; i < 30; ++i) {
+    const std::int64_t count = 1 + random() % 300;
+    const Outputs expected = stock(count);
+    const std::vector<Tensor> inputs = rows(count);
+    const std::vector<ort::InputView> views{{inputs[0].shape, inputs[0].bytes}};
+    auto run = memory->run("tiny", inputs[0].shape);
+    EXPECT_EQ(copy(model->run(views, wanted).value()), expected) << count << " rows";
+    const ReplayRun did = run.end();
+    if (i >= 6) {
+      EXPECT_FALSE(did.recorded) << count << " rows";
+      EXPECT_EQ(did.deviated, 0u) << count << " rows";
+    }
+  }
+  EXPECT_LE(memory->replay().counters().recorded_runs, 6u);
+}
+
+TEST_F(OnnxRuntime, PlansADecoderWhoseCacheGrowsAndKeepsTheCachesApart) {
+  constexpr unsigned kLayers = 2, kWidth = 64;
+  constexpr int kSteps = 60;
+  const std::string bytes = testing::decoder_onnx(kLayers, kWidth);
+  const std::span<const std::byte> data{reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
+  // The caches that a step returns are the inputs of the next, as values of the engine: they stay where they are.
+  const auto decode = [&](engines::OnnxRuntimeMemory* memory, unsigned& planned) {
+    auto model = engine_->open({.bytes = data, .memory = memory}).value();
+    Outputs results;
+    std::vector<ort::Output> kept;
+    std::vector<std::byte> x(4 * kWidth), first(4 * kWidth);
+    for (int step = 0; step < kSteps; ++step) {
+      const float value = static_cast<float>(step) / kSteps;
+      for (std::size_t i = 0; i < kWidth; ++i) std::memcpy(x.data() + 4 * i, &value, 4);
+      std::vector<ort::InputView> views{{{1, kWidth}, x}};
+      std::vector<std::int64_t> dims{1, kWidth};
+      std::vector<std::size_t> wanted;
+      for (std::size_t i = 0; i < 2 * kLayers; ++i) {
+        const std::int64_t past = 1 + step;
+        views.push_back({{past, kWidth}, step == 0 ? std::span<const std::byte>(first) : kept[1 + i].view()->bytes});
+        dims.insert(dims.end(), {past, kWidth});
+      }
+      for (std::size_t i = 0; i <= 2 * kLayers; ++i) wanted.push_back(i);
+      std::optional<engines::OnnxRuntimeMemory::Run> run;
+      if (memory != nullptr) run.emplace(memory->replay(), "decoder", dims);
+      std::vector<ort::Output> made = model->run(views, wanted).value();
+      if (run) {
+        const ReplayRun did = run->end();
+        planned += !did.recorded && did.deviated == 0 ? 1 : 0;
+      }
+      const auto view = made[0].view().value();
+      results.emplace_back(view.bytes.begin(), view.bytes.end());
+      kept.swap(made);
+    }
+    return results;
+  };
+  unsigned planned = 0;
+  const Outputs expected = decode(nullptr, planned);
+  auto memory = engine_->attach_memory().value();
+  EXPECT_EQ(decode(memory.get(), planned), expected);
+  EXPECT_GE(planned, kSteps - 10u);
 }
 
 TEST_F(OnnxRuntime, RunsFromAMappedModelWithTheSameBitsAndFewerWeightBytes) {

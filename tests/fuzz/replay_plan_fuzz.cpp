@@ -31,7 +31,7 @@ void decode(std::string_view bytes) {
     if (!check(plan.trace, plan.memory)) std::abort();
     const std::size_t requests = plan.trace.requests.size();
     const ReplayPlan& replay = kept.emplace_back(std::move(plan.trace), std::move(plan.memory));
-    named.emplace_back(plan.key, &replay);
+    named.push_back({plan.key, plan.dimensions, &replay});
     if (replay.steps.size() != requests + replay.trace.releases.size()) std::abort();
     for (std::size_t i = 0; i < requests; ++i) {
       const std::uint64_t offset = replay.offsets[i];

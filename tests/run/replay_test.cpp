@@ -60,7 +60,7 @@ TEST(Replay, AlignsARequestToItsOwnSizeWhereThatIsLess) {
   for (const std::size_t bytes : {1u, 16u, 17u, 48u, 64u, 5000u}) rig.replay->release(rig.replay->allocate(bytes));
   rig.replay->release(rig.replay->allocate(4, 256));
   rig.replay->end_run();
-  const ReplayTrace* trace = rig.replay->trace("k");
+  const auto trace = rig.replay->trace("k");
   ASSERT_NE(trace, nullptr);
   std::vector<std::uint64_t> alignments;
   for (const auto& request : trace->requests) alignments.push_back(request.alignment);

@@ -39,6 +39,7 @@ class FakeMemory : public Allocator {
   Device& device() noexcept override { std::abort(); }
   std::string_view name() const noexcept override { return "fake"; }
   std::size_t trim(std::size_t) noexcept override {
+    const std::lock_guard guard(mutex_);
     ++trims;
     return 0;
   }
@@ -47,11 +48,13 @@ class FakeMemory : public Allocator {
   }
 
   bool holds(const void* memory) const {
+    const std::lock_guard guard(mutex_);
     const auto* at = static_cast<const std::byte*>(memory);
     return std::any_of(live_.begin(), live_.end(),
                        [&](const auto& block) { return at >= block.first && at < block.first + block.second; });
   }
   bool touched(const void* memory) const {
+    const std::lock_guard guard(mutex_);
     return ever_.count(const_cast<std::byte*>(static_cast<const std::byte*>(memory))) != 0;
   }
   std::size_t live_count() const { return live_.size(); }
@@ -66,7 +69,7 @@ class FakeMemory : public Allocator {
   int fail_after = -1;  // allocations that still succeed; -1: all
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::byte*, std::size_t> live_;
   std::set<std::byte*> ever_;
 };

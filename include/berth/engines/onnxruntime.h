@@ -4,12 +4,14 @@
 //     auto memory = berth::engines::OnnxRuntimeMemory::attach(api, env).value();
 //     memory->prepare(session_options).value();
 //     api->CreateSession(env, "model.onnx", session_options, &session);
-//     auto run = memory->run("640x480");   // equal keys: the same requests are expected
+//     auto run = memory->run("detector", {{1, 3, 640, 480}});   // the model, and the shapes of its inputs
 //     api->Run(session, ...);
 //
-// The first run of a key is recorded; every later run is served from one planned arena, with bit-identical outputs.
-// Sessions of one environment share the arena, which is as large as the largest plan. The engine may call from any of
-// its threads. Destroy in this order: values, sessions, the memory, the environment.
+// The first runs of a key are recorded; later runs are served from planned arenas, with bit-identical outputs, also for
+// shapes that were not recorded. Threads may run at the same time; each run has an arena of its own. Sessions of one
+// environment share the arenas. The engine allocates on the thread that calls Run() unless a session executes nodes in
+// parallel; requests of other threads are served as Replay says. Destroy in this order: values, sessions, the memory,
+// the environment.
 //
 // This header needs no header of the engine. It supports the CPU memory of ONNX Runtime 1.23 or newer; all prepared
 // sessions of an attached environment take their CPU memory from Berth.
@@ -41,7 +43,7 @@ Result<const OrtApi*> find_onnxruntime();
 struct OnnxRuntimeOptions {
   // Unless `replay.planning` sets a limit, planning takes at most about 30 ms.
   ReplayOptions replay = {};
-  // The allocators for the arena and for everything else. Null: the CPU device, with the arena faulted in at once. The
+  // The allocators for the arena and for everything else. Null: the CPU device, with arenas faulted in at once. The
   // engine computes in this memory, so it must have a host pointer.
   AllocatorPtr arena_memory = nullptr;
   AllocatorPtr pool = nullptr;
@@ -75,7 +77,8 @@ class OnnxRuntimeMemory {
   // `status` holds the error and the run is served by the pool.
   class [[nodiscard]] Run {
    public:
-    Run(Replay& replay, std::string_view key) : replay_(&replay), status(replay.begin_run(key)) {}
+    Run(Replay& replay, std::string_view key, Replay::Dimensions dimensions = {})
+        : replay_(&replay), status(replay.begin_run(key, dimensions)) {}
     ~Run() {
       if (replay_ != nullptr) replay_->end_run();
     }
@@ -94,7 +97,8 @@ class OnnxRuntimeMemory {
    public:
     Result<void> status;
   };
-  Run run(std::string_view key) { return Run(replay(), key); }
+  // It belongs to the calling thread, on which the engine's Run() must be called and on which it must end.
+  Run run(std::string_view key, Replay::Dimensions dimensions = {}) { return Run(replay(), key, dimensions); }
 
   // Sessions that the calling thread creates from the construction of this object to end(). What they allocate and keep
   // is then shared with all processes that load the same: each block of at least 16 KiB is written to a file in

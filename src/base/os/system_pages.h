@@ -26,6 +26,14 @@ bool lock_pages(void* address, std::size_t bytes) noexcept;
 // written.
 bool discard_pages(void* address, std::size_t bytes) noexcept;
 
+// Gives the memory of pages back and keeps them usable: they hold nothing in particular until they are written. False
+// if the system refuses, for example for locked pages; they then stay as they are. Requires: whole pages of an
+// anonymous private mapping.
+bool give_back_pages(void* address, std::size_t bytes) noexcept;
+
+// Gives free memory of the heap back to the system, where the heap can do that. Takes milliseconds.
+void trim_heap() noexcept;
+
 // An unnamed file in `folder` that is deleted with its descriptor, or -1 if the system has none.
 int open_unnamed(const char* folder) noexcept;
 

@@ -1,6 +1,7 @@
 #include "base/os/system_pages.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -39,6 +40,16 @@ bool discard_pages(void* address, std::size_t bytes) noexcept {
   mprotect(address, bytes, PROT_READ | PROT_WRITE);  // the contents are still there, and so is their owner
   errno = reason;
   return false;
+}
+
+bool give_back_pages(void* address, std::size_t bytes) noexcept {
+  return madvise(address, bytes, MADV_DONTNEED) == 0;
+}
+
+void trim_heap() noexcept {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 int open_past_cache(const char* path) noexcept {

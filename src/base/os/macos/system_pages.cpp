@@ -26,6 +26,12 @@ bool discard_pages(void* address, std::size_t bytes) noexcept {
   return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
+bool give_back_pages(void* address, std::size_t bytes) noexcept {
+  return madvise(address, bytes, MADV_FREE_REUSABLE) == 0;
+}
+
+void trim_heap() noexcept {}
+
 int open_past_cache(const char* path) noexcept {
   const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC);
   if (descriptor >= 0 && fcntl(descriptor, F_NOCACHE, 1) == -1) {

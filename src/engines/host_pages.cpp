@@ -1,0 +1,57 @@
+#include "engines/host_pages.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/os/system_pages.h"
+#include "base/round_up.h"
+#include "berth/alloc/adaptor.h"
+#include "berth/memory/block.h"
+
+namespace berth::internal {
+namespace {
+
+// Pages that the range shares with its neighbours are faulted in with it.
+void fault_in(const Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  if (block.host == nullptr) return;
+  const std::uintptr_t page = page_bytes();
+  const auto begin = (reinterpret_cast<std::uintptr_t>(block.host) + offset) / page * page;
+  const auto end = round_up(reinterpret_cast<std::uintptr_t>(block.host) + offset + bytes, page);
+  // A kernel that does not know this (before 5.14) faults the pages in when they are used.
+  static_cast<void>(populate_pages(reinterpret_cast<void*>(begin), end - begin));
+}
+
+// Pages that the range shares with its neighbours stay.
+void give_back(const Block& block, std::uint64_t offset, std::uint64_t bytes) {
+  if (block.host == nullptr) return;
+  const std::uintptr_t page = page_bytes();
+  const auto begin = round_up(reinterpret_cast<std::uintptr_t>(block.host) + offset, page);
+  const auto end = (reinterpret_cast<std::uintptr_t>(block.host) + offset + bytes) / page * page;
+  if (begin < end) static_cast<void>(give_back_pages(reinterpret_cast<void*>(begin), end - begin));
+}
+
+class TrimmingHeap final : public AllocatorAdaptor {
+ public:
+  explicit TrimmingHeap(AllocatorPtr inner) : AllocatorAdaptor(std::move(inner)) {}
+  Result<Block> allocate(const BlockSpec& spec) override { return inner()->allocate(spec); }
+  void release(const Block& block, Timepoint last_use) noexcept override { inner()->release(block, last_use); }
+  std::string_view name() const noexcept override { return "trimming heap"; }
+  std::size_t trim(std::size_t keep_bytes) noexcept override {
+    const std::size_t bytes = inner()->trim(keep_bytes);
+    trim_heap();
+    return bytes;
+  }
+};
+
+}  // namespace
+
+ArenaPages host_pages() {
+  return {.fault_in = fault_in, .give_back = give_back};
+}
+
+AllocatorPtr trimming_heap(AllocatorPtr inner) {
+  return std::make_shared<TrimmingHeap>(std::move(inner));
+}
+
+}  // namespace berth::internal

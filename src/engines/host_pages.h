@@ -1,0 +1,17 @@
+// The pages of arenas in host memory: faulted in with one call before a run that needs them, instead of one by one
+// during it, and given back by the same mapping when they are not needed any more. Any thread may call.
+#pragma once
+
+#include "berth/memory/allocator.h"
+#include "berth/run/replay.h"
+
+namespace berth::internal {
+
+// For blocks of the CPU device or of an allocator with memory like that: anonymous and private to the process.
+ArenaPages host_pages();
+
+// An allocator around one of host memory whose trim() also trims the heap, where small blocks of the CPU device are.
+// What a recorded run leaves there is as much as the run needs, and in each thread's part of the heap.
+AllocatorPtr trimming_heap(AllocatorPtr inner);
+
+}  // namespace berth::internal

@@ -1,0 +1,338 @@
+#include "run/known_runs.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "base/try.h"
+#include "run/let_down.h"
+
+namespace berth::internal::replay {
+namespace {
+
+// A plan may be this much larger than the smallest conceivable one before the planner is asked for a better one, and
+// for a plan of a larger shape to be used.
+constexpr double kGoodEnough = 1.01;
+constexpr double kDominates = 1.015;
+
+std::uint64_t live_load(const ReplayTrace& trace) noexcept {
+  std::uint64_t live = 0, peak = 0;
+  std::size_t next_release = 0;
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    while (next_release < trace.releases.size() && trace.requests[trace.releases[next_release]].released_at <= i)
+      live -= slot_bytes(trace.requests[trace.releases[next_release++]]);
+    live += slot_bytes(trace.requests[i]);
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
+bool within(std::uint64_t size, std::uint64_t bound, double factor) noexcept {
+  return static_cast<double>(size) <= static_cast<double>(bound) * factor;
+}
+
+}  // namespace
+
+ShapePtr KnownRuns::find(std::string_view key, std::span<const std::int64_t> dimensions) {
+  auto at = keys_.find(key);
+  if (at == keys_.end())
+    at = keys_.emplace(std::string(key), std::make_shared<KnownKey>(options_.max_recordings, options_.alignment)).first;
+  std::vector<std::int64_t> wanted(dimensions.begin(), dimensions.end());
+  if (const auto known = at->second->shapes.find(wanted); known != at->second->shapes.end()) {
+    known->second->last_use = ++uses_;
+    return known->second;
+  }
+  auto shape = std::make_shared<KnownShape>();
+  shape->key = at->second;
+  shape->dimensions = std::move(wanted);
+  shape->last_use = ++uses_;
+  return shape;
+}
+
+const KnownShape* KnownRuns::look_up(std::string_view key, std::span<const std::int64_t> dimensions) const {
+  const auto at = keys_.find(key);
+  if (at == keys_.end()) return nullptr;
+  const auto known = at->second->shapes.find(std::vector<std::int64_t>(dimensions.begin(), dimensions.end()));
+  return known == at->second->shapes.end() ? nullptr : known->second.get();
+}
+
+void KnownRuns::attach(const ShapePtr& shape) {
+  const std::shared_ptr<KnownKey> key = shape->key.lock();
+  if (shape->attached || key == nullptr) return;
+  const auto [at, fresh] = key->shapes.try_emplace(shape->dimensions, shape);
+  if (!fresh) {
+    // Another run with the same dimensions was first; the newer one counts.
+    drop(*key, at->second);
+    key->shapes.emplace(shape->dimensions, shape);
+  }
+  shape->attached = true;
+  ++attached_;
+  stay_within_bounds(shape.get());
+}
+
+void KnownRuns::observed(const ShapePtr& shape, ReplayTrace trace, std::uint64_t trace_id) {
+  const std::shared_ptr<KnownKey> key = shape->key.lock();
+  if (key == nullptr) return;  // forgotten meanwhile
+  if (!shape->dimensions.empty() && options_.max_recordings > 0) shape->kind = key->model.add(shape->dimensions, trace);
+  shape->trace = std::move(trace);
+  shape->trace_id = trace_id;
+  attach(shape);
+  if (!shape->to_plan) pending_.push_back(shape);
+  shape->to_plan = true;
+}
+
+void KnownRuns::learned(const ShapePtr& shape, const ReplayTrace& trace) {
+  const std::shared_ptr<KnownKey> key = shape->key.lock();
+  if (key == nullptr) return;
+  key->model.add(shape->dimensions, trace);
+  if (shape->attached && !shape->to_plan) drop(*key, shape);
+}
+
+Result<void> KnownRuns::plan_pending(std::span<const LiveRequest> live) {
+  Result<void> first_failure;
+  std::vector<ShapePtr> pending;
+  pending.swap(pending_);
+  for (const ShapePtr& shape : pending) {
+    shape->to_plan = false;
+    if (!shape->attached) continue;
+    const std::shared_ptr<KnownKey> key = shape->key.lock();
+    for (const auto& [trace, number] : live) {
+      if (trace != shape->trace_id || number >= shape->trace.requests.size()) continue;
+      shape->trace.requests[number].kept = true;
+      if (key->model.mark_kept(shape->kind, number)) ++key->kept_known;
+    }
+    if (Result<void> planned = plan_shape(shape); !planned && first_failure) first_failure = std::move(planned);
+  }
+  return first_failure;
+}
+
+void KnownRuns::keep(std::span<const LiveRequest> live) {
+  for (const auto& [trace, number] : live) {
+    const auto at = by_trace_.find(trace);
+    const ShapePtr shape = at == by_trace_.end() ? nullptr : at->second.lock();
+    if (shape == nullptr || !shape->attached || shape->plan == nullptr || shape->plan->trace_id != trace) continue;
+    if (number >= shape->plan->trace.requests.size() || shape->plan->trace.requests[number].kept) continue;
+    const std::shared_ptr<KnownKey> key = shape->key.lock();
+    if (key->model.mark_kept(shape->kind, number)) ++key->kept_known;
+    if (shape->plan->predicted) continue;  // predicted anew by prepare()
+    if (!shape->to_plan) {
+      shape->trace = shape->plan->trace;
+      shape->trace_id = trace;
+      shape->to_plan = true;
+      pending_.push_back(shape);
+    }
+    if (number < shape->trace.requests.size()) shape->trace.requests[number].kept = true;
+  }
+}
+
+Result<MemoryPlan> KnownRuns::search(const PlanProblem& problem) const {
+  return options_.planner ? options_.planner(problem) : berth::plan(problem, options_.planning);
+}
+
+Result<void> KnownRuns::plan_shape(const ShapePtr& shape) {
+  const PlanProblem problem = plan_problem(shape->trace);
+  BERTH_TRY_ASSIGN(MemoryPlan memory, search(problem));
+  BERTH_TRY(check(shape->trace, memory));
+  auto plan = std::make_shared<ReplayPlan>(std::exchange(shape->trace, {}), std::move(memory));
+  plan->trace_id = shape->trace_id;
+  const std::shared_ptr<KnownKey> key = shape->key.lock();
+  if (!shape->dimensions.empty()) key->model.add_order(shape->kind, order_of_offsets(plan->memory));
+  shape->improve = false;
+  set_plan(shape, std::move(plan), false);
+  return {};
+}
+
+void KnownRuns::set_plan(const ShapePtr& shape, std::shared_ptr<const ReplayPlan> plan, bool shared) {
+  attach(shape);
+  plan_bytes_ -= shape->footprint;
+  shape->footprint = sizeof(KnownShape) + (shared ? 0 : plan->footprint());
+  plan_bytes_ += shape->footprint;
+  if (shape->plan != nullptr) by_trace_.erase(shape->plan->trace_id);
+  by_trace_[plan->trace_id] = shape;
+  shape->plan = std::move(plan);
+  if (const std::shared_ptr<KnownKey> key = shape->key.lock()) shape->kept_known = key->kept_known;
+  stay_within_bounds(shape.get());
+}
+
+std::shared_ptr<ReplayPlan> KnownRuns::lay_out(KnownKey& key, ShapeModel::Prediction prediction) {
+  const PlanProblem problem = plan_problem(prediction.trace);
+  MemoryPlan memory = let_down(problem, key.model.orders(prediction.kind));
+  if (!check(prediction.trace, memory)) return nullptr;
+  auto plan = std::make_shared<ReplayPlan>(std::move(prediction.trace), std::move(memory), true);
+  plan->trace_id = next_trace();
+  ++predictions_;
+  return plan;
+}
+
+std::shared_ptr<const ReplayPlan> KnownRuns::dominating(const KnownShape& shape, const KnownKey& key,
+                                                        const ReplayTrace& trace) const {
+  const std::uint64_t load = live_load(trace);
+  for (const auto& [dimensions, other] : key.shapes) {
+    if (other->plan == nullptr || !other->plan->predicted || other->kept_known != key.kept_known ||
+        other->plan->memory.size < load || !within(other->plan->memory.size, load, kDominates) ||
+        other->plan->trace.requests.size() != trace.requests.size())
+      continue;
+    bool larger = true;
+    for (std::size_t i = 0; i < trace.requests.size() && larger; ++i) {
+      const std::uint64_t planned = other->plan->trace.requests[i].bytes;
+      larger = planned >= trace.requests[i].bytes && trace.requests[i].bytes > planned / 2 &&
+               other->plan->trace.requests[i].alignment >= trace.requests[i].alignment;
+    }
+    if (larger && other->kind == shape.kind) return other->plan;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_ahead(const KnownShape& shape, KnownKey& key,
+                                                           const ReplayTrace& trace) {
+  const std::vector<std::int64_t>& now = shape.dimensions;
+  const std::vector<std::int64_t>& before = key.last_new;
+  if (before.size() != now.size() || before == now) return nullptr;
+  for (std::size_t i = 0; i < now.size(); ++i)
+    if (before[i] > now[i]) return nullptr;
+  // The dimensions grow from run to run, as with a cache of what a decoder has read: one plan for the next few.
+  const std::uint64_t load = live_load(trace);
+  for (const std::int64_t steps : {32, 8}) {
+    std::vector<std::int64_t> ahead(now.size());
+    for (std::size_t i = 0; i < now.size(); ++i)
+      if (__builtin_mul_overflow(now[i] - before[i], steps, &ahead[i]) ||
+          __builtin_add_overflow(ahead[i], now[i], &ahead[i]))
+        return nullptr;
+    std::optional<ShapeModel::Prediction> prediction = key.model.predict(ahead);
+    if (!prediction || prediction->kind != shape.kind || !within(live_load(prediction->trace), load, kDominates))
+      continue;
+    const bool larger = std::equal(
+        prediction->trace.requests.begin(), prediction->trace.requests.end(), trace.requests.begin(),
+        [](const ReplayRequest& a, const ReplayRequest& b) { return a.bytes >= b.bytes && b.bytes > a.bytes / 2; });
+    if (!larger) continue;
+    std::shared_ptr<ReplayPlan> plan = lay_out(key, std::move(*prediction));
+    if (plan != nullptr && within(plan->memory.size, load, kDominates)) return plan;
+  }
+  return nullptr;
+}
+
+bool KnownRuns::predict(const ShapePtr& shape, KnownKey& key) {
+  std::optional<ShapeModel::Prediction> prediction = key.model.predict(shape->dimensions);
+  if (!prediction) {
+    key.last_new = shape->dimensions;
+    return false;
+  }
+  shape->kind = prediction->kind;
+  shape->certain = prediction->certain;
+  shape->improve = false;
+  std::shared_ptr<const ReplayPlan> plan = dominating(*shape, key, prediction->trace);
+  const bool shared = plan != nullptr;
+  if (!shared) plan = lay_out_ahead(*shape, key, prediction->trace);
+  if (plan == nullptr) {
+    plan = lay_out(key, std::move(*prediction));
+    if (plan != nullptr) shape->improve = !within(plan->memory.size, plan->memory.lower_bound, kGoodEnough);
+  }
+  if (!shared) key.last_new = shape->dimensions;
+  if (plan == nullptr) return false;
+  set_plan(shape, std::move(plan), shared);
+  return true;
+}
+
+Result<void> KnownRuns::prepare(const ShapePtr& shape) {
+  const std::shared_ptr<KnownKey> key = shape->key.lock();
+  if (key == nullptr || shape->dimensions.empty() || options_.max_recordings == 0) return {};
+  const bool outdated =
+      shape->plan != nullptr && shape->plan->predicted && shape->kept_known != key->kept_known && !shape->to_plan;
+  if (shape->plan == nullptr || outdated) {
+    static_cast<void>(predict(shape, *key));
+    return {};
+  }
+  if (!shape->improve) return {};
+  // The second run of a shape whose slots do not go down far enough: a search is worth its time now.
+  shape->improve = false;
+  ReplayTrace trace = shape->plan->trace;
+  const PlanProblem problem = plan_problem(trace);
+  BERTH_TRY_ASSIGN(MemoryPlan memory, search(problem));
+  BERTH_TRY(check(trace, memory));
+  if (memory.size >= shape->plan->memory.size) return {};
+  key->model.add_order(shape->kind, order_of_offsets(memory));
+  auto plan = std::make_shared<ReplayPlan>(std::move(trace), std::move(memory), true);
+  plan->trace_id = next_trace();
+  set_plan(shape, std::move(plan), false);
+  return {};
+}
+
+void KnownRuns::drop(KnownKey& key, const ShapePtr& shape) noexcept {
+  const ShapePtr held = shape;  // the argument may be the table's own
+  if (!held->attached) return;
+  held->attached = false;
+  --attached_;
+  plan_bytes_ -= held->footprint;
+  held->footprint = 0;
+  if (held->plan != nullptr) by_trace_.erase(held->plan->trace_id);
+  std::erase(pending_, held);
+  held->to_plan = false;
+  key.shapes.erase(held->dimensions);
+}
+
+void KnownRuns::stay_within_bounds(const KnownShape* but) {
+  while (attached_ > std::max<std::size_t>(options_.max_plans, 1) || plan_bytes_ > options_.max_plan_bytes) {
+    ShapePtr oldest;
+    auto of = keys_.end();
+    for (auto key = keys_.begin(); key != keys_.end(); ++key)
+      for (auto& [dimensions, shape] : key->second->shapes)
+        if (shape.get() != but && (oldest == nullptr || shape->last_use < oldest->last_use)) {
+          oldest = shape;
+          of = key;
+        }
+    if (oldest == nullptr) return;
+    drop(*of->second, oldest);
+    ++forgotten_;
+    if (of->second->shapes.empty() && of->second->model.recordings() == 0) keys_.erase(of);
+  }
+}
+
+void KnownRuns::forget(std::string_view key) noexcept {
+  const auto at = keys_.find(key);
+  if (at == keys_.end()) return;
+  while (!at->second->shapes.empty()) drop(*at->second, at->second->shapes.begin()->second);
+  keys_.erase(at);
+}
+
+std::vector<NamedPlan> KnownRuns::observed_plans() const {
+  std::vector<NamedPlan> plans;
+  for (const auto& [name, key] : keys_)
+    for (const auto& [dimensions, shape] : key->shapes)
+      if (shape->plan != nullptr && !shape->plan->predicted) plans.push_back({name, dimensions, shape->plan.get()});
+  return plans;
+}
+
+void KnownRuns::load(DecodedPlan decoded) {
+  const ShapePtr shape = find(decoded.key, decoded.dimensions);
+  if (shape->plan != nullptr || shape->to_plan) return;
+  auto plan = std::make_shared<ReplayPlan>(std::move(decoded.trace), std::move(decoded.memory));
+  plan->trace_id = next_trace();
+  if (!shape->dimensions.empty() && options_.max_recordings > 0) {
+    const std::shared_ptr<KnownKey> key = shape->key.lock();
+    shape->kind = key->model.add(shape->dimensions, plan->trace);
+    key->model.add_order(shape->kind, order_of_offsets(plan->memory));
+  }
+  set_plan(shape, std::move(plan), false);
+}
+
+std::pair<std::uint64_t, std::uint64_t> KnownRuns::largest() const noexcept {
+  std::uint64_t bytes = 0, alignment = options_.alignment;
+  for (const auto& [name, key] : keys_)
+    for (const auto& [dimensions, shape] : key->shapes)
+      if (shape->plan != nullptr) {
+        bytes = std::max(bytes, shape->plan->memory.size);
+        alignment = std::max(alignment, shape->plan->alignment);
+      }
+  return {bytes, alignment};
+}
+
+void KnownRuns::count(ReplayCounters& counters) const noexcept {
+  for (const auto& [name, key] : keys_) {
+    counters.unlearned += key->model.unlearned() ? 1 : 0;
+    for (const auto& [dimensions, shape] : key->shapes) counters.plans += shape->plan != nullptr ? 1 : 0;
+  }
+  counters.plan_bytes = plan_bytes_;
+  counters.predictions = predictions_;
+  counters.forgotten = forgotten_;
+}
+
+}  // namespace berth::internal::replay

@@ -1,0 +1,260 @@
+#include "run/run_arena.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/try.h"
+
+namespace berth::internal::replay {
+namespace {
+
+std::uintptr_t address_of(const Block& block) noexcept {
+  return block.host != nullptr ? reinterpret_cast<std::uintptr_t>(block.host) : block.handle;
+}
+
+// The end of the highest live slot.
+std::uint64_t live_end(const RunArena& arena) noexcept {
+  const ScopedLock guard(arena.lock);
+  return arena.follow.live().empty() ? 0 : arena.follow.live().back().end;
+}
+
+}  // namespace
+
+ArenaSet::~ArenaSet() {
+  const std::size_t size = size_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::unique_ptr<RunArena> arena(arenas_[i].load(std::memory_order_relaxed));
+    if (arena->bytes.load(std::memory_order_relaxed) != 0) memory_->release(arena->block);
+  }
+}
+
+RunArena* ArenaSet::add() {
+  const std::size_t size = size_.load(std::memory_order_relaxed);
+  // Room for as many retired arenas as the set may have in use is not a given: a retired one is used again when it is
+  // empty, and until then counts.
+  if (size == arenas_.size()) return nullptr;
+  auto arena = std::make_unique<RunArena>();
+  arenas_[size].store(arena.get(), std::memory_order_relaxed);
+  size_.store(size + 1, std::memory_order_release);
+  return arena.release();
+}
+
+RunArena* ArenaSet::choose(std::uint64_t need) {
+  // The smallest that is large enough, so that large ones are left for large runs and decay if there are none. Else the
+  // largest, which has the least to grow. One with live slots only if there is no other: its run would be checked.
+  RunArena* best = nullptr;
+  bool best_live = false;
+  const std::size_t size = size_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < size; ++i) {
+    RunArena& arena = *arenas_[i].load(std::memory_order_relaxed);
+    if (arena.in_use) continue;
+    bool live = false;
+    {
+      const ScopedLock guard(arena.lock);
+      if (arena.retired) continue;
+      live = !arena.follow.live().empty();
+    }
+    const std::uint64_t has = arena.resident.load(std::memory_order_relaxed);
+    const std::uint64_t best_has = best == nullptr ? 0 : best->resident.load(std::memory_order_relaxed);
+    const bool fits = has >= need, best_fits = best != nullptr && best_has >= need;
+    const bool better = best == nullptr || (live != best_live   ? best_live
+                                            : fits != best_fits ? fits
+                                            : fits              ? has < best_has
+                                                                : has > best_has);
+    if (!better) continue;
+    best = &arena;
+    best_live = live;
+  }
+  return best;
+}
+
+RunArena* ArenaSet::acquire(std::uint64_t need, std::chrono::steady_clock::time_point deadline, bool& waited) {
+  const unsigned cap = options_.max_arenas == 0 ? ReplayOptions::kMaxArenas : options_.max_arenas;
+  const MutexLock guard(mutex_);
+  for (;;) {
+    if (in_use_ < cap) {
+      RunArena* arena = choose(need);
+      if (arena == nullptr) arena = add();
+      if (arena != nullptr) {
+        arena->in_use = true;
+        arena->need = need;
+        arena->need_now = std::max(arena->need_now, need);
+        peak_ = std::max(peak_, ++in_use_);
+        return arena;
+      }
+    }
+    if (options_.when_full == WhenFull::kPool) return nullptr;
+    waited = true;
+    if (!freed_.wait_until(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) return nullptr;
+  }
+}
+
+Result<void> ArenaSet::fit(RunArena*& arena, std::uint64_t need, std::uint64_t alignment) {
+  const std::uintptr_t base = arena->base.load(std::memory_order_relaxed);
+  const std::uint64_t has = arena->bytes.load(std::memory_order_relaxed);
+  if (need > has || (need != 0 && base % alignment != 0)) {
+    bool live = false;
+    {
+      const ScopedLock guard(arena->lock);
+      live = !arena->follow.live().empty();
+      if (live) arena->retired = true;
+    }
+    // Memory that grows again and again, as with a cache that gets longer, is taken in larger steps. What is not
+    // faulted in costs only addresses; where that cannot be chosen, the first growth is exact.
+    const std::uint64_t grown = has_pages() && has != 0 ? std::max(need, has / 2 * 3) : need;
+    if (live) {
+      // Freed by the last release of its slots.
+      const MutexLock guard(mutex_);
+      RunArena* other = add();
+      if (other == nullptr) {
+        const ScopedLock lock(arena->lock);
+        arena->retired = false;
+        return Error(Code::kOutOfMemory, Layer::kPlan,
+                     "{} arenas hold memory that is live: release outputs of earlier runs", ReplayOptions::kMaxArenas);
+      }
+      other->in_use = true;
+      other->need = other->need_now = need;
+      arena->in_use = false;
+      RunArena* old = std::exchange(arena, other);
+      old->need = old->need_now = old->need_before = 0;
+    } else {
+      drop_memory(*arena);
+    }
+    BERTH_TRY_ASSIGN(const Block block, memory_->allocate({.bytes = grown + options_.arena_slack,
+                                                           .alignment = alignment,
+                                                           .label = Name("replay arena")}));
+    const ScopedLock guard(arena->lock);
+    arena->block = block;
+    arena->base.store(address_of(block), std::memory_order_relaxed);
+    arena->bytes.store(grown, std::memory_order_relaxed);
+    arena->resident.store(has_pages() ? 0 : grown, std::memory_order_relaxed);
+  }
+  const std::uint64_t resident = arena->resident.load(std::memory_order_relaxed);
+  if (resident < need) {
+    if (options_.pages.fault_in) options_.pages.fault_in(arena->block, resident, need - resident);
+    arena->resident.store(need, std::memory_order_relaxed);
+  }
+  return {};
+}
+
+void ArenaSet::drop_memory(RunArena& arena) noexcept {
+  Block block;
+  {
+    const ScopedLock guard(arena.lock);
+    if (arena.bytes.load(std::memory_order_relaxed) == 0) return;
+    block = std::exchange(arena.block, {});
+    arena.bytes.store(0, std::memory_order_relaxed);
+    arena.base.store(0, std::memory_order_relaxed);
+    arena.resident.store(0, std::memory_order_relaxed);
+  }
+  memory_->release(block);
+}
+
+void ArenaSet::release(RunArena& arena) noexcept {
+  {
+    const MutexLock guard(mutex_);
+    arena.in_use = false;
+    --in_use_;
+  }
+  freed_.notify_one();
+  if (options_.decay.count() > 0) static_cast<void>(give_back(&arena));
+}
+
+RunArena* ArenaSet::find(std::uintptr_t address) const noexcept {
+  const std::size_t size = size_.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < size; ++i) {
+    RunArena* arena = arenas_[i].load(std::memory_order_relaxed);
+    if (arena->contains(address)) return arena;
+  }
+  return nullptr;
+}
+
+void ArenaSet::reclaim(RunArena& arena) noexcept {
+  const MutexLock guard(mutex_);
+  {
+    const ScopedLock lock(arena.lock);
+    if (!arena.retired || !arena.follow.live().empty()) return;
+  }
+  drop_memory(arena);
+  const ScopedLock lock(arena.lock);
+  arena.retired = false;
+}
+
+void ArenaSet::turn_period() noexcept {
+  const std::size_t size = size_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < size; ++i) {
+    RunArena& arena = *arenas_[i].load(std::memory_order_relaxed);
+    arena.need_before = arena.need_now;
+    arena.need_now = arena.in_use ? arena.need : 0;
+  }
+}
+
+std::uint64_t ArenaSet::shrink(RunArena& arena, std::uint64_t keep) noexcept {
+  keep = std::max(keep, live_end(arena));
+  const std::uint64_t resident = arena.resident.load(std::memory_order_relaxed);
+  if (keep >= resident) return 0;
+  if (has_pages()) {
+    options_.pages.give_back(arena.block, keep, resident - keep);
+    arena.resident.store(keep, std::memory_order_relaxed);
+    return resident - keep;
+  }
+  // Without pages that come and go, a block that is much too large is released, and the next run takes one that fits.
+  if (live_end(arena) != 0 || keep > resident / 4 * 3) return 0;
+  drop_memory(arena);
+  return resident;
+}
+
+std::uint64_t ArenaSet::shrink_idle() noexcept {
+  std::uint64_t bytes = 0;
+  const std::size_t size = size_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < size; ++i) {
+    RunArena& arena = *arenas_[i].load(std::memory_order_relaxed);
+    if (!arena.in_use) bytes += shrink(arena, std::max(arena.need_now, arena.need_before));
+  }
+  given_back_ += bytes;
+  return bytes;
+}
+
+std::uint64_t ArenaSet::give_back(const RunArena* latest) noexcept {
+  const MutexLock guard(mutex_);
+  if (options_.decay.count() <= 0) return 0;
+  const auto time = now();
+  if (!period_set_) {
+    period_set_ = true;
+    period_end_ = time + options_.decay;
+  }
+  if (time < period_end_) return 0;
+  turn_period();
+  if (time - period_end_ >= options_.decay) {
+    // A whole period went by without a run, but for the one that just ended.
+    turn_period();
+    const std::size_t size = size_.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < size; ++i) {
+      RunArena* arena = arenas_[i].load(std::memory_order_relaxed);
+      if (arena == latest) arena->need_before = arena->need;
+    }
+  }
+  period_end_ = time + options_.decay;
+  return shrink_idle();
+}
+
+std::uint64_t ArenaSet::give_back_all() noexcept {
+  const MutexLock guard(mutex_);
+  turn_period();
+  turn_period();
+  return shrink_idle();
+}
+
+void ArenaSet::count(ReplayCounters& counters) const noexcept {
+  const MutexLock guard(mutex_);
+  const std::size_t size = size_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::uint64_t resident = arenas_[i].load(std::memory_order_relaxed)->resident.load(std::memory_order_relaxed);
+    counters.arena_bytes += resident;
+    counters.arenas += resident != 0 ? 1 : 0;
+  }
+  counters.arenas_peak = peak_;
+  counters.given_back = given_back_;
+}
+
+}  // namespace berth::internal::replay

@@ -1,0 +1,233 @@
+#include "run/shape_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace berth::internal::replay {
+namespace {
+
+constexpr std::size_t kMaxKinds = 4;
+constexpr std::size_t kMaxOrders = 4;
+// Functions that explain a row of values are kept up to this number, to see whether they agree.
+constexpr std::size_t kMaxFunctions = 48;
+
+}  // namespace
+
+std::uint64_t ShapeModel::natural_alignment(std::uint64_t bytes) const noexcept {
+  return std::min(alignment_, std::bit_floor(bytes));
+}
+
+bool ShapeModel::same_events(const Kind& kind, const ReplayTrace& trace) noexcept {
+  if (kind.requests.size() != trace.requests.size() || kind.releases != trace.releases) return false;
+  for (std::size_t i = 0; i < trace.requests.size(); ++i)
+    if (kind.requests[i].released_at != trace.requests[i].released_at) return false;
+  return true;
+}
+
+std::size_t ShapeModel::recordings() const noexcept {
+  std::size_t sum = 0;
+  for (const Kind& kind : kinds_) sum += kind.samples.size();
+  return sum;
+}
+
+std::uint32_t ShapeModel::add(Dimensions dimensions, const ReplayTrace& trace) {
+  auto kind = std::find_if(kinds_.begin(), kinds_.end(), [&](const Kind& k) { return same_events(k, trace); });
+  if (kind == kinds_.end()) {
+    Kind fresh;
+    fresh.releases = trace.releases;
+    fresh.requests.resize(trace.requests.size());
+    for (std::size_t i = 0; i < trace.requests.size(); ++i)
+      fresh.requests[i].released_at = trace.requests[i].released_at;
+    if (kinds_.size() < kMaxKinds) {
+      kinds_.push_back(std::move(fresh));
+      kind = std::prev(kinds_.end());
+    } else {
+      // The kind with the fewest recordings makes room. Its number gets another meaning; what still refers to it can
+      // only mark a request as kept that need not be, or lay out with an order that is not its own.
+      kind = std::min_element(kinds_.begin(), kinds_.end(),
+                              [](const Kind& a, const Kind& b) { return a.samples.size() < b.samples.size(); });
+      *kind = std::move(fresh);
+    }
+  }
+  const auto number = static_cast<std::uint32_t>(kind - kinds_.begin());
+  Sample sample{{dimensions.begin(), dimensions.end()}, {}};
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    const ReplayRequest& request = trace.requests[i];
+    sample.bytes.push_back(request.bytes);
+    kind->requests[i].kept = kind->requests[i].kept || request.kept;
+    if (request.alignment > natural_alignment(request.bytes))
+      kind->requests[i].alignment = std::max(kind->requests[i].alignment, request.alignment);
+  }
+  // A second run of one shape replaces the first.
+  std::erase_if(kind->samples, [&](const Sample& s) { return s.dimensions == sample.dimensions; });
+  if (kind->samples.size() >= max_recordings_ && !kind->samples.empty()) kind->samples.erase(kind->samples.begin());
+  if (max_recordings_ > 0) kind->samples.push_back(std::move(sample));
+  kind->fitted = false;
+  return number;
+}
+
+bool ShapeModel::find_variables(Kind& kind) {
+  kind.variables.clear();
+  kind.relations.clear();
+  const std::size_t rows = kind.samples.size();
+  const std::size_t dimensions = kind.samples[0].dimensions.size();
+  std::vector<std::vector<std::int64_t>> columns{std::vector<std::int64_t>(rows, 1)};  // 1 and the variables
+  for (const Sample& sample : kind.samples)
+    if (sample.dimensions.size() != dimensions) return false;
+  for (std::uint32_t d = 0; d < dimensions; ++d) {
+    std::vector<std::int64_t> column;
+    for (const Sample& sample : kind.samples) column.push_back(sample.dimensions[d]);
+    std::vector<std::span<const std::int64_t>> known(columns.begin(), columns.end());
+    if (std::optional<Combination> combination = combine(known, column)) {
+      kind.relations.push_back({d, std::move(*combination)});
+    } else {
+      if (kind.variables.size() == kMaxVariables) return false;
+      kind.variables.push_back(d);
+      columns.push_back(std::move(column));
+    }
+  }
+  return true;
+}
+
+void ShapeModel::fit(Kind& kind) {
+  kind.fitted = true;
+  kind.fits.clear();
+  kind.functions.clear();
+  kind.unexplained.clear();
+  if (kind.samples.size() < 2 || !find_variables(kind)) return;
+  std::vector<std::vector<std::int64_t>> points;
+  for (const Sample& sample : kind.samples) {
+    std::vector<std::int64_t> point;
+    for (const std::uint32_t variable : kind.variables) point.push_back(sample.dimensions[variable]);
+    points.push_back(std::move(point));
+  }
+  FunctionFinder finder(std::move(points));
+  // Rows that are multiples of one another are fitted once, in the largest unit that divides them all.
+  std::map<std::vector<std::uint64_t>, std::uint32_t> known;
+  std::vector<std::vector<std::uint64_t>> rows;
+  std::vector<std::uint64_t> units;
+  for (std::size_t i = 0; i < kind.requests.size(); ++i) {
+    std::vector<std::uint64_t> row;
+    std::uint64_t times = 0;
+    for (const Sample& sample : kind.samples) {
+      row.push_back(sample.bytes[i]);
+      times = std::gcd(times, sample.bytes[i]);
+    }
+    times = std::max<std::uint64_t>(times, 1);
+    for (std::uint64_t& bytes : row) bytes /= times;
+    const auto [at, fresh] = known.try_emplace(row, static_cast<std::uint32_t>(rows.size()));
+    if (fresh) {
+      rows.push_back(std::move(row));
+      units.push_back(0);
+    }
+    units[at->second] = std::gcd(units[at->second], times);
+    kind.fits.push_back({at->second, times});
+  }
+  for (Fitted& fitted : kind.fits) fitted.times /= units[fitted.function];
+  std::size_t unexplained = 0;
+  for (std::size_t f = 0; f < rows.size(); ++f) {
+    for (std::uint64_t& bytes : rows[f]) bytes *= units[f];
+    kind.functions.push_back(finder.fit(rows[f], kMaxFunctions));
+    const bool none = kind.functions.back().empty();
+    unexplained += none ? 1 : 0;
+    kind.unexplained.push_back(none ? std::move(rows[f]) : std::vector<std::uint64_t>{});
+  }
+  unlearned_ = unexplained > 0 && kind.samples.size() >= max_recordings_;
+}
+
+bool ShapeModel::in_reach(const Kind& kind, Dimensions dimensions) noexcept {
+  for (const Relation& relation : kind.relations) {
+    Wide sum = relation.combination.numerators[0], right = 0;
+    for (std::size_t v = 0; v < kind.variables.size(); ++v) {
+      if (v + 1 >= relation.combination.numerators.size()) break;  // found before this variable was
+      Wide term = 0;
+      if (__builtin_mul_overflow(relation.combination.numerators[v + 1], Wide{dimensions[kind.variables[v]]}, &term) ||
+          __builtin_add_overflow(sum, term, &sum))
+        return false;
+    }
+    if (__builtin_mul_overflow(relation.combination.denominator, Wide{dimensions[relation.dimension]}, &right))
+      return false;
+    if (sum != right) return false;
+  }
+  return true;
+}
+
+std::optional<std::uint64_t> ShapeModel::value(const Kind& kind, std::uint32_t function, Dimensions dimensions,
+                                               std::span<const std::int64_t> point, bool& certain) const {
+  const bool early = asked_ <= kSureAfter;
+  std::optional<std::uint64_t> result;
+  const std::vector<ExactFunction>& candidates = kind.functions[function];
+  for (const ExactFunction& candidate : candidates) {
+    const std::optional<std::uint64_t> bytes = candidate(point);
+    if (!bytes || bytes == result) continue;
+    // Too large is a little memory, too small is a deviation.
+    certain = certain && !result;
+    if (result && early) return std::nullopt;
+    result = result ? std::max(*result, *bytes) : *bytes;
+  }
+  if (result || !candidates.empty()) return result;
+  // No function: a run that was larger in every dimension had at least as many bytes.
+  for (std::size_t s = 0; s < kind.samples.size(); ++s) {
+    const std::vector<std::int64_t>& larger = kind.samples[s].dimensions;
+    if (!std::equal(larger.begin(), larger.end(), dimensions.begin(),
+                    [](std::int64_t a, std::int64_t b) { return a >= b; }))
+      continue;
+    const std::uint64_t bytes = kind.unexplained[function][s];
+    result = result ? std::min(*result, bytes) : bytes;
+  }
+  certain = false;
+  return early ? std::nullopt : result;
+}
+
+std::optional<ShapeModel::Prediction> ShapeModel::predict(Dimensions dimensions) {
+  ++asked_;
+  const auto kind = std::max_element(kinds_.begin(), kinds_.end(),
+                                     [](const Kind& a, const Kind& b) { return a.samples.size() < b.samples.size(); });
+  if (kind == kinds_.end() || kind->samples.size() < 2) return std::nullopt;
+  if (!kind->fitted) fit(*kind);
+  if (kind->fits.empty() || kind->samples[0].dimensions.size() != dimensions.size() || !in_reach(*kind, dimensions))
+    return std::nullopt;
+  std::vector<std::int64_t> point;
+  for (const std::uint32_t variable : kind->variables) point.push_back(dimensions[variable]);
+  Prediction prediction;
+  std::vector<std::uint64_t> values;
+  for (std::uint32_t f = 0; f < kind->functions.size(); ++f) {
+    const std::optional<std::uint64_t> bytes = value(*kind, f, dimensions, point, prediction.certain);
+    if (!bytes) return std::nullopt;
+    values.push_back(*bytes);
+  }
+  prediction.kind = static_cast<std::uint32_t>(kind - kinds_.begin());
+  prediction.trace.releases = kind->releases;
+  prediction.trace.requests = kind->requests;
+  for (std::size_t i = 0; i < kind->requests.size(); ++i) {
+    ReplayRequest& request = prediction.trace.requests[i];
+    if (__builtin_mul_overflow(values[kind->fits[i].function], kind->fits[i].times, &request.bytes) ||
+        request.bytes >> 48 != 0)
+      return std::nullopt;
+    request.alignment = std::max(request.alignment, natural_alignment(request.bytes));
+  }
+  return prediction;
+}
+
+bool ShapeModel::mark_kept(std::uint32_t kind, std::uint32_t request) {
+  if (kind >= kinds_.size() || request >= kinds_[kind].requests.size()) return false;
+  return !std::exchange(kinds_[kind].requests[request].kept, true);
+}
+
+void ShapeModel::add_order(std::uint32_t kind, std::vector<std::uint32_t> order) {
+  if (kind >= kinds_.size() || order.empty()) return;
+  std::vector<std::vector<std::uint32_t>>& orders = kinds_[kind].orders;
+  if (std::find(orders.begin(), orders.end(), order) != orders.end()) return;
+  if (orders.size() == kMaxOrders) orders.erase(orders.begin());
+  orders.push_back(std::move(order));
+}
+
+std::span<const std::vector<std::uint32_t>> ShapeModel::orders(std::uint32_t kind) const {
+  if (kind >= kinds_.size()) return {};
+  return kinds_[kind].orders;
+}
+
+}  // namespace berth::internal::replay

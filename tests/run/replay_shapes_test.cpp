@@ -1,0 +1,232 @@
+// Keys with dimensions: a Replay learns the requests of an engine as functions of its input's dimensions.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "berth/run/replay.h"
+#include "support/replay_fixtures.h"
+
+namespace berth {
+namespace {
+
+using testing::FakeMemory;
+using testing::first_fit;
+using Dims = std::vector<std::int64_t>;
+
+// An engine with a network: a list of layers whose output bytes are functions of the dimensions. Every layer's output
+// lives until the next layer has run, some until much later.
+struct Layer {
+  std::function<std::uint64_t(const Dims&)> bytes;
+  unsigned lives = 1;  // layers after which it is released
+};
+using Network = std::vector<Layer>;
+
+Network image_network() {
+  Network network;
+  for (const std::int64_t stride : {1, 2, 2, 4, 8, 8, 4, 2, 1})
+    network.push_back({[stride](const Dims& d) {
+                         const auto down = [stride](std::int64_t x) { return (x + stride - 1) / stride; };
+                         return static_cast<std::uint64_t>(4 * 3 * stride * down(d[2]) * down(d[3]) * d[0]);
+                       },
+                       static_cast<unsigned>(1 + stride % 3)});
+  network.push_back({[](const Dims&) { return std::uint64_t{4096}; }, 2});
+  return network;
+}
+
+// Past length in dimension 1, and again, with one more, in dimension 3.
+Network decoder_network() {
+  Network network;
+  for (int layer = 0; layer < 12; ++layer) {
+    network.push_back({[](const Dims& d) { return static_cast<std::uint64_t>(4 * 64 * (d[1] + 1)); }, 3});
+    network.push_back({[](const Dims& d) { return static_cast<std::uint64_t>(4 * 8 * d[3]); }, 1});
+    network.push_back({[](const Dims&) { return std::uint64_t{4'000'000}; }, 1});
+  }
+  return network;
+}
+
+class Engine {
+ public:
+  explicit Engine(Network network, ReplayOptions options = {})
+      : network_(std::move(network)), arena(std::make_shared<FakeMemory>()), pool(std::make_shared<FakeMemory>()) {
+    if (!options.planner) options.planner = first_fit;
+    replay = std::make_unique<Replay>(arena, pool, options);
+  }
+
+  ReplayRun run(const Dims& dims) {
+    EXPECT_TRUE(replay->begin_run("model", dims));
+    struct Live {
+      unsigned char* memory;
+      std::uint64_t bytes;
+      std::size_t until;
+      unsigned char mark;
+    };
+    std::vector<Live> live;
+    for (std::size_t i = 0; i < network_.size(); ++i) {
+      const std::uint64_t bytes = network_[i].bytes(dims);
+      auto* memory = static_cast<unsigned char*>(replay->allocate(bytes));
+      memory[0] = memory[bytes - 1] = static_cast<unsigned char>(i + 1);
+      live.push_back({memory, bytes, i + network_[i].lives, static_cast<unsigned char>(i + 1)});
+      for (auto at = live.begin(); at != live.end();) {
+        if (at->until > i && i + 1 != network_.size()) {
+          ++at;
+          continue;
+        }
+        EXPECT_EQ(at->memory[0], at->mark);
+        EXPECT_EQ(at->memory[at->bytes - 1], at->mark) << "live bytes were overwritten";
+        replay->release(at->memory);
+        at = live.erase(at);
+      }
+    }
+    return replay->end_run();
+  }
+
+ private:
+  Network network_;
+
+ public:
+  std::shared_ptr<FakeMemory> arena, pool;
+  std::unique_ptr<Replay> replay;
+};
+
+TEST(ReplayShapes, PlansAShapeThatItHasNeverSeen) {
+  Engine engine(image_network());
+  // Height and width in two directions, as people send them.
+  for (const Dims& dims : std::vector<Dims>{{1, 3, 320, 320}, {1, 3, 640, 320}, {1, 3, 320, 640}})
+    EXPECT_TRUE(engine.run(dims).recorded);
+  const ReplayRun run = engine.run({1, 3, 480, 960});
+  EXPECT_FALSE(run.recorded);
+  EXPECT_TRUE(run.predicted);
+  EXPECT_EQ(run.deviated, 0u);
+  EXPECT_EQ(run.planned, run.requests);
+  EXPECT_EQ(engine.replay->counters().recorded_runs, 3u);
+  EXPECT_EQ(engine.replay->counters().predicted_runs, 1u);
+}
+
+TEST(ReplayShapes, RecordsNothingAfterTheSixthRunOfRandomShapes) {
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    std::mt19937 random(seed);
+    Engine engine(image_network());
+    std::uint64_t deviated_late = 0;
+    for (int i = 0; i < 60; ++i) {
+      const std::int64_t unit = seed % 2 == 0 ? 32 : 1;
+      const Dims dims{1, 3, unit * (1 + random() % (640 / unit)), unit * (1 + random() % (640 / unit))};
+      const ReplayRun run = engine.run(dims);
+      if (i >= 6) {
+        EXPECT_FALSE(run.recorded) << "run " << i << " of seed " << seed;
+      }
+      if (i >= 12) deviated_late += run.deviated;
+    }
+    EXPECT_EQ(deviated_late, 0u) << "seed " << seed;
+  }
+}
+
+TEST(ReplayShapes, ADimensionThatNeverChangedIsNotGuessed) {
+  Engine engine(image_network());
+  for (const std::int64_t width : {320, 352, 416}) engine.run({1, 3, 320, width});
+  EXPECT_TRUE(engine.run({1, 3, 320, 800}).predicted);
+  EXPECT_TRUE(engine.run({2, 3, 320, 800}).recorded) << "no recording says what a batch of two needs";
+}
+
+TEST(ReplayShapes, PlansADecoderWhoseCacheGrowsAfterTheFirstSteps) {
+  Engine engine(decoder_network());
+  unsigned planned = 0;
+  for (std::int64_t step = 1; step <= 200; ++step) {
+    const ReplayRun run = engine.run({1, step, 1, step + 1});
+    EXPECT_EQ(run.deviated, 0u) << "step " << step;
+    planned += run.planned == run.requests ? 1 : 0;
+  }
+  EXPECT_GE(planned, 190u);
+  const ReplayCounters counters = engine.replay->counters();
+  EXPECT_LT(counters.predictions, 100u) << "a plan serves the next few steps as well";
+  EXPECT_LE(counters.plans, ReplayOptions{}.max_plans);
+}
+
+TEST(ReplayShapes, AWrongPredictionCostsADeviationAndIsLearnedFrom) {
+  // Like a product of the dimensions, until it is not.
+  const Network network{{[](const Dims& d) { return static_cast<std::uint64_t>(64 * d[0] + (d[0] > 100 ? 4096 : 0)); }},
+                        {[](const Dims&) { return std::uint64_t{640}; }}};
+  Engine engine(network);
+  for (const std::int64_t n : {10, 20, 30}) engine.run({n});
+  ASSERT_TRUE(engine.run({40}).predicted);
+  const ReplayRun wrong = engine.run({200});
+  EXPECT_TRUE(wrong.predicted);
+  EXPECT_EQ(wrong.deviated, 1u);
+  const ReplayRun again = engine.run({200});
+  EXPECT_EQ(again.deviated, 0u) << "the plan was made anew from what the run did";
+  EXPECT_EQ(again.planned, 2u);
+}
+
+TEST(ReplayShapes, FallsBackToARecordingPerShapeForWhatIsNoFunctionAndSaysSo) {
+  const Network network{{[](const Dims& d) {
+    std::uint64_t hash = static_cast<std::uint64_t>(d[0]) * 0x9e3779b97f4a7c15u;
+    return 64 + (hash >> 40) % 100'000;
+  }}};
+  Engine engine(network, {.max_recordings = 8});
+  for (int turn = 0; turn < 2; ++turn)
+    for (std::int64_t n = 40; n > 20; --n) {
+      const ReplayRun run = engine.run({n});
+      if (turn == 1) {
+        EXPECT_EQ(run.planned, 1u) << n;
+      }
+    }
+  EXPECT_EQ(engine.replay->counters().unlearned, 1u);
+}
+
+TEST(ReplayShapes, KeepsPlansWithinTheirBounds) {
+  Engine engine(image_network(), {.max_plans = 5});
+  std::mt19937 random(1);
+  for (int i = 0; i < 40; ++i) {
+    engine.run(
+        {1, 3, 32 * static_cast<std::int64_t>(1 + random() % 20), 32 * static_cast<std::int64_t>(1 + random() % 20)});
+    EXPECT_LE(engine.replay->counters().plans, 5u);
+  }
+  EXPECT_GT(engine.replay->counters().forgotten, 0u);
+  Engine tight(image_network(), {.max_plan_bytes = 6000});
+  for (std::int64_t i = 1; i < 30; ++i) {
+    tight.run({1, 3, 32 * i, 64});
+    EXPECT_TRUE(tight.replay->counters().plan_bytes <= 6000 || tight.replay->counters().plans == 1);
+  }
+}
+
+TEST(ReplayShapes, SavedPlansTeachTheNextProcess) {
+  Engine first(image_network());
+  for (const Dims& dims : std::vector<Dims>{{1, 3, 320, 320}, {1, 3, 640, 320}, {1, 3, 320, 640}}) first.run(dims);
+  ASSERT_TRUE(first.replay->plan_recorded());
+  const std::string saved = first.replay->save_plans("stamp");
+  Engine second(image_network());
+  ASSERT_TRUE(second.replay->load_plans(saved, "stamp"));
+  EXPECT_TRUE(second.run({1, 3, 736, 480}).predicted);
+  EXPECT_EQ(second.replay->counters().recorded_runs, 0u);
+  EXPECT_EQ(second.replay->save_plans("stamp"), saved) << "predictions are not saved";
+}
+
+TEST(ReplayShapes, ForgetsAKeyWithAllItLearned) {
+  Engine engine(image_network());
+  for (const std::int64_t width : {320, 352, 416}) engine.run({1, 3, 320, width});
+  engine.replay->forget("model");
+  EXPECT_EQ(engine.replay->counters().plans, 0u);
+  EXPECT_TRUE(engine.run({1, 3, 320, 800}).recorded);
+}
+
+TEST(ReplayShapes, KeepsOutputsOutOfPredictedPlansToo) {
+  auto memory = std::make_shared<FakeMemory>();
+  Replay replay(memory, memory, {.planner = first_fit});
+  std::vector<std::pair<unsigned char*, unsigned char>> outputs;
+  for (std::int64_t n = 1; n < 20; ++n) {
+    ASSERT_TRUE(replay.begin_run("k", Dims{n}));
+    void* scratch = replay.allocate(static_cast<std::size_t>(1024 * n));
+    auto* output = static_cast<unsigned char*>(replay.allocate(static_cast<std::size_t>(512 * n)));
+    replay.release(scratch);
+    std::memset(output, static_cast<int>(n), static_cast<std::size_t>(512 * n));
+    outputs.emplace_back(output, static_cast<unsigned char>(n));
+    replay.end_run();
+  }
+  for (const auto& [output, mark] : outputs)
+    for (std::size_t i = 0; i < 512u * mark; ++i) ASSERT_EQ(output[i], mark);
+  for (const auto& [output, mark] : outputs) replay.release(output);
+}
+
+}  // namespace
+}  // namespace berth
