@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -122,6 +123,9 @@ class SessionRuns {
     last_ = did;
     last_key_ = key_of(kind);
     last_dimensions_ = dimensions;
+    // Each request of a recorded run had memory of its own. Ever less often, for a session that has a new shape each
+    // time.
+    if (did.recorded && std::has_single_bit(++recorded_)) OnnxRuntimeMemory::trim_heap();
   }
 
   struct Report {
@@ -166,7 +170,7 @@ class SessionRuns {
   ReplayRun last_;
   std::string last_key_, problem_;
   std::vector<std::int64_t> last_dimensions_;
-  std::uint64_t runs_ = 0;
+  std::uint64_t runs_ = 0, recorded_ = 0;
 };
 
 nb::dict report(const SessionRuns& self) {
@@ -195,7 +199,12 @@ class SessionLoad {
   explicit SessionLoad(const std::string& folder) : load_(std::in_place, *attached().memory, folder) {}
   nb::dict end() {
     engines::SharedWeights shared;
-    if (load_) shared = released([&] { return load_->end(); });
+    if (load_)
+      shared = released([&] {
+        engines::SharedWeights ended = load_->end();
+        OnnxRuntimeMemory::trim_heap();
+        return ended;
+      });
     load_.reset();
     nb::dict fields;
     fields["bytes"] = shared.bytes;

@@ -61,7 +61,7 @@ _host = device("CPU")
 __all__ = [
     "Allocator", "Arena", "Buffer", "CachingPool", "Device", "Limit", "Node", "Plan", "Recorder", "Recording",
     "Schedule", "ScheduleBuilder", "Statistics", "StepBuffers", "StepRun", "WeightFile", "caching_pool", "convert",
-    "device", "devices", "dtype_info", "dtypes", "from_dlpack", "limit", "load", "onnxruntime", "open", "plan",
+    "device", "devices", "dtype_info", "dtypes", "from_dlpack", "limit", "load", "open", "plan",
     "read_recording", "record", "save", "statistics",
 ]
 

@@ -7,7 +7,7 @@ import pytest
 
 import berth
 
-PUBLIC = {name: getattr(berth, name) for name in berth.__all__ if name != "onnxruntime"}
+PUBLIC = {name: getattr(berth, name) for name in berth.__all__}
 FLAGS = doctest.ELLIPSIS
 
 

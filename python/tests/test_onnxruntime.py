@@ -207,7 +207,8 @@ def test_runs_asynchronously(session):
         done.release()
 
     for seed in range(6):
-        two.run_async(None, {"x": rows(8, seed)}, callback, seed)
+        feed = {"x": rows(8, seed)}  # held here: engines before 1.31 do not hold it themselves
+        two.run_async(None, feed, callback, seed)
         done.acquire()
     for seed, (outputs, error) in results.items():
         assert error == "" and same_bits(outputs, reference.run(None, {"x": rows(8, seed)}))

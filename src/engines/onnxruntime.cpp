@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/os/shared_library.h"
+#include "base/os/system_pages.h"
 #include "base/try.h"
 #include "berth/base/mutex.h"
 #include "berth/memory/device.h"
@@ -176,6 +177,10 @@ SharedWeights OnnxRuntimeMemory::Load::end() {
 
 void OnnxRuntimeMemory::forget_loading() const noexcept {
   forget_library_pages(reinterpret_cast<const void*>(impl_->api.run));
+}
+
+void OnnxRuntimeMemory::trim_heap() noexcept {
+  return_free_heap();
 }
 
 Replay& OnnxRuntimeMemory::replay() noexcept {

@@ -128,6 +128,10 @@ class OnnxRuntimeMemory {
   // page fault per 64 KiB of code that it does need. Does nothing on systems without support.
   void forget_loading() const noexcept;
 
+  // Returns what the heap of this process keeps for later to the system: loading a model and recording a run leave
+  // memory there that later runs do not need. Call it after either. Takes up to milliseconds.
+  static void trim_heap() noexcept;
+
   // The recorder, the plans and their counters.
   Replay& replay() noexcept;
   // Bytes allocated for weights, over all sessions so far.
