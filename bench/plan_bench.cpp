@@ -2,20 +2,31 @@
 // from the folder given as argument or in BERTH_PLANNER_DATA; rows that need them say so when they are absent.
 // Everything else is generated from seeds. Times are wall times of this machine, including all that runs beside it.
 //
-//   plan_bench [FOLDER] [--quick]      --quick leaves out the rows of a million lifetimes and the long minimisations
+//   plan_bench [FOLDER] [OPTIONS]
+//     --quick        leaves out the rows of a million lifetimes and the long minimisations
+//     --families     only the families of fresh problems
+//     --count N      problems of each family (default 12)
+//     --seed N       draws the problems of an earlier run again (default: other ones in every run)
+//     --half H       only those of one half of the seeds: development or held-out
+//     --only NAME    only families whose name begins so
+//     --threads N, --limit SECONDS, --planner-seed N, --each    how each problem is planned, and a line for each
 #include <fmt/core.h>
 #include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "berth/plan/plan.h"
+#include "berth/plan/replan.h"
+#include "plan_families.h"
 #include "support/plan_instances.h"
 
 namespace berth::bench {
@@ -212,32 +223,6 @@ void million_rows(std::size_t count) {
   }
 }
 
-void guillotine_rows() {
-  note("guillotine cuts, 18 problems of up to 3 s");
-  int solved = 0, total = 0;
-  double worst = 0;
-  double peer_fits = 0;
-  for (const std::size_t count : {50u, 100u, 200u, 300u, 400u, 500u}) {
-    for (const double dropped : {0.0, 0.02, 0.05}) {
-      const PlanProblem problem = guillotine_problem(count, dropped, static_cast<std::uint64_t>(++total));
-      const auto made = plan(problem, {.time_limit = 3.0});
-      if (made) {
-        ++solved;
-        worst = std::max(worst, checked(problem, made).seconds);
-      }
-      PlanProblem free = problem;
-      free.capacity.reset();
-      for (const StrategyInfo& info : strategies()) {
-        if (plan_with(info.name, free)->size > *problem.capacity) continue;
-        ++peer_fits;
-        break;
-      }
-    }
-  }
-  row("guillotine cuts, 50 to 500 buffers", fmt::format("{} of {} by any", peer_fits, total),
-      fmt::format("{} of {} in 3 s each, worst {:.2f} s", solved, total, worst), "18 of 18 in 3 s", solved == total);
-}
-
 void densenet_rows() {
   double worst_time = 0, worst_ratio = 1, peers_low = 9, peers_high = 0;
   const int count = 10;
@@ -260,6 +245,35 @@ void densenet_rows() {
       fmt::format("{:.3f} to {:.3f} by size", peers_low, peers_high),
       fmt::format("{:.5f}, {:.2f} ms, best of 5", worst_ratio, 1e3 * worst_time), "the bound in 1 ms",
       worst_ratio == 1 && worst_time <= 0.001);
+}
+
+// New sizes for the same events: a training step planned for one length of its sequences, then for others.
+void replan_rows() {
+  double slowest = 0, worst = 0, full_fastest = 1e9;
+  const int count = 10;
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
+    const PlanProblem known_problem = training_step(400, seed, 1.0);
+    Replanner again = Replanner::make(known_problem, plan(known_problem, {.work_limit = 100'000}).value()).value();
+    for (const double scale : {0.6, 1.5, 2.3}) {
+      PlanProblem problem = training_step(400, seed, scale);
+      std::vector<std::uint64_t> bytes, offsets(problem.lifetimes.size());
+      for (const Lifetime& it : problem.lifetimes) bytes.push_back(it.bytes);
+      double fastest = 1e9;
+      std::uint64_t size = 0;
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        const auto begin = std::chrono::steady_clock::now();
+        size = again.place(bytes, offsets)->size;
+        fastest = std::min(fastest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      }
+      slowest = std::max(slowest, fastest);
+      const MemoryPlan full = checked(problem, plan(problem, {.work_limit = 100'000}));
+      full_fastest = std::min(full_fastest, full.seconds);
+      worst = std::max(worst, static_cast<double>(size) / static_cast<double>(full.size));
+    }
+  }
+  row("other sizes, 400 nodes, 30 plans", fmt::format("full plan {:.0f} us or more", 1e6 * full_fastest),
+      fmt::format("{:.4f} of a full plan, {:.0f} us", worst, 1e6 * slowest), "1 % of a full plan, 200 us",
+      worst <= 1.01 && slowest <= 200e-6);
 }
 
 void proof_rows() {
@@ -285,23 +299,63 @@ void proof_rows() {
 int main(int argc, char** argv) {
   using namespace berth::bench;
   std::string folder;
-  bool quick = false;
+  bool quick = false, families_only = false;
+  FamilyOptions options;
+  options.seed = std::random_device()();
   if (const char* given = std::getenv("BERTH_PLANNER_DATA")) folder = given;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--quick") == 0) {
+    const std::string option = argv[i];
+    if (option == "--quick") {
       quick = true;
+    } else if (option == "--families") {
+      families_only = true;
+    } else if (option == "--each") {
+      options.each = true;
+    } else if (option.rfind("--", 0) == 0 && i + 1 < argc) {
+      const std::string value = argv[++i];
+      char* end = nullptr;
+      const double number = std::strtod(value.c_str(), &end);
+      const bool numeric = *end == '\0' && number >= 0;
+      if (option == "--half" && (value == "development" || value == "held-out")) {
+        options.half = value == "held-out" ? Half::kHeldOut : Half::kDevelopment;
+      } else if (option == "--only") {
+        options.only = value;
+      } else if (option == "--count" && numeric && number >= 1) {
+        options.count = static_cast<std::size_t>(number);
+      } else if (option == "--seed" && numeric) {
+        options.seed = static_cast<std::uint64_t>(number);
+      } else if (option == "--threads" && numeric) {
+        options.threads = static_cast<unsigned>(number);
+      } else if (option == "--limit" && numeric) {
+        options.limit = number;
+      } else if (option == "--planner-seed" && numeric) {
+        options.planner = static_cast<std::uint64_t>(number);
+      } else {
+        fmt::print(stderr, "plan_bench: {} {} is not an option with a value it takes; see the top of its source\n",
+                   option, value);
+        return 2;
+      }
     } else {
-      folder = argv[i];
+      folder = option;
     }
   }
-  heading();
-  fit_rows(folder);
-  smallest_rows(folder, quick);
-  graph_rows(folder);
-  guillotine_rows();
-  densenet_rows();
-  proof_rows();
-  if (!quick) million_rows(1'000'000);
+  options.folder = folder;
+  if (!families_only) {
+    heading();
+    fit_rows(folder);
+    smallest_rows(folder, quick);
+    graph_rows(folder);
+    densenet_rows();
+    replan_rows();
+    proof_rows();
+    if (!quick) million_rows(1'000'000);
+    fmt::print("\n");
+  }
+  fmt::print("fresh problems, drawn from seed {}: {} of each family, {} threads\n", options.seed, options.count,
+             options.threads);
+  family_rows(options, [](const std::string& name, const std::string& figures, const std::string& goal, bool reached) {
+    row(name, "", figures, goal, reached);
+  });
   fmt::print("\n{} goals met, {} missed", met, missed);
   if (absent > 0) {
     fmt::print(", {} rows left out: their instances are not in \"{}\" (give a folder, or set BERTH_PLANNER_DATA)",

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <utility>
 
+#include "plan/placement/bounds.h"
 #include "plan/placement/crew.h"
 #include "plan/placement/random.h"
 #include "plan/placement/search_input.h"
+#include "plan/placement/strategies.h"
 
 namespace berth::internal::planner {
 namespace {
@@ -17,27 +20,25 @@ constexpr std::uint64_t kBatch = 8;
 constexpr std::size_t kGuides = 4;
 constexpr std::uint64_t kPatience = 200;  // guided restarts for which a line may stand still
 constexpr std::uint64_t kStraight = 256;  // restarts that aim at nothing but the goal
+constexpr double kGrowth = 1.5;           // of restarts, from one round of the portfolio to the next
 constexpr std::size_t kProvable = 100;    // items; below, the search may well finish
 constexpr std::uint64_t kUndecided = std::numeric_limits<std::uint64_t>::max();
+
+enum class ValueRule : std::uint8_t { kTallest, kLongest, kLargest, kHottest, kSmallest };
+constexpr std::size_t kValueRules = 5;
 
 struct Rules {
   SectionRule section;
   ValueRule value;
 };
-// No pair of rules is enough. The order is by how often each is the first to succeed on graphs of many kinds.
+// No pair of rules is enough. The order is by how often each is the first to succeed on problems of many kinds.
 constexpr Rules kPortfolio[] = {
-    {SectionRule::kFewest, ValueRule::kTallest},
-    {SectionRule::kFewest, ValueRule::kLongest},
-    {SectionRule::kFewest, ValueRule::kShortest},
-    {SectionRule::kFewestPerFailure, ValueRule::kLargest},
-    {SectionRule::kLowest, ValueRule::kLongest},
-    {SectionRule::kLeastSlack, ValueRule::kLongest},
-    {SectionRule::kFewestPerFailure, ValueRule::kTallest},
-    {SectionRule::kFewestPerFailure, ValueRule::kLongest},
-    {SectionRule::kFewestPerFailure, ValueRule::kShortest},
-    {SectionRule::kLowest, ValueRule::kLargest},
-    {SectionRule::kLeastSlack, ValueRule::kTallest},
-    {SectionRule::kSlackPerFailure, ValueRule::kLargest},
+    {SectionRule::kFewest, ValueRule::kTallest},           {SectionRule::kFewest, ValueRule::kLongest},
+    {SectionRule::kSlackPerFailure, ValueRule::kHottest},  {SectionRule::kFewestPerFailure, ValueRule::kLargest},
+    {SectionRule::kLowest, ValueRule::kLongest},           {SectionRule::kSlackPerFailure, ValueRule::kLongest},
+    {SectionRule::kFewest, ValueRule::kHottest},           {SectionRule::kLeastSlack, ValueRule::kLargest},
+    {SectionRule::kFewestPerFailure, ValueRule::kLongest}, {SectionRule::kFewestPerFailure, ValueRule::kSmallest},
+    {SectionRule::kFewestPerFailure, ValueRule::kTallest}, {SectionRule::kLowest, ValueRule::kLargest},
 };
 
 template <class Unit>
@@ -52,6 +53,7 @@ class Campaign {
         memory_(memory),
         crew_(limits.threads) {
     searches_.resize(limits.threads);
+    make_keys();
   }
 
   CampaignResult run(const Layout& start, std::uint64_t lower_bound, const CampaignProgress& progress) {
@@ -74,7 +76,7 @@ class Campaign {
  private:
   struct Restart {
     Unit capacity = 0;
-    std::vector<Unit> guide;
+    std::vector<double> keys;  // of the items: what is tried first
     SearchStyle style;
     std::string_view name;
     SearchOutcome outcome = SearchOutcome::kLimit;
@@ -122,29 +124,72 @@ class Campaign {
 
   std::uint64_t guided_limit() const noexcept { return std::max<std::uint64_t>(600, 6 * scaled_.free.size()); }
 
+  // The value orders, as keys of which the least goes first. Lengths are those of time, not of sections: a long life
+  // is hard to place even where little happens in it.
+  void make_keys() {
+    const std::vector<std::uint64_t> loads = section_loads(model_);
+    const std::vector<std::uint32_t> fullest = fullest_sections(model_, loads);
+    double most_area = 1, most_height = 1;
+    for (const Item& item : model_.items) {
+      most_area = std::max(most_area, area(item));
+      most_height = std::max(most_height, static_cast<double>(item.height));
+    }
+    for (std::vector<double>& keys : value_keys_) keys.reserve(scaled_.free.size());
+    for (const std::uint32_t i : scaled_.free) {
+      const Item& item = model_.items[i];
+      const auto height = static_cast<double>(item.height), length = static_cast<double>(item.levels);
+      const auto heat = static_cast<double>(loads[fullest[i]]) / static_cast<double>(scale_.unit);
+      keys_of(ValueRule::kTallest).push_back(-height);
+      keys_of(ValueRule::kLongest).push_back(-length * (1.0 + height / (2 * most_height)));
+      keys_of(ValueRule::kLargest).push_back(-area(item));
+      keys_of(ValueRule::kHottest).push_back(-heat - area(item) / (2 * most_area));
+      keys_of(ValueRule::kSmallest).push_back(height);
+    }
+  }
+
+  static double area(const Item& item) noexcept {
+    return static_cast<double>(item.height) * static_cast<double>(item.levels);
+  }
+  std::vector<double>& keys_of(ValueRule rule) { return value_keys_[static_cast<std::size_t>(rule)]; }
+
   // The offsets of a remembered layout, now and then upside down: what was built from below is dense at the bottom and
   // loose at the top, so building it again from its top makes the loose end dense. A few items, chosen at random, are
   // sent anywhere. That leads further than a little noise on all of them, which mostly repairs itself.
-  std::vector<Unit> design_guide(Random& random) const {
+  std::vector<double> design_guide(Random& random) const {
     const bool hinted = limits_.hint && random.below(8) == 0;
     const Layout& layout = hinted ? *limits_.hint : memory_.guides[random.below(memory_.guides.size())];
     const bool flipped = random.below(10) == 0;
-    const double share = 0.2 * random.unit(), distance = 2.0 * random.unit() * static_cast<double>(units(layout.top));
-    std::vector<Unit> guide;
+    const auto top = static_cast<double>(units(layout.top));
+    const double share = 0.2 * random.unit(), distance = 2.0 * random.unit() * top;
+    std::vector<double> guide;
     guide.reserve(scaled_.free.size());
     for (std::size_t i = 0; i < scaled_.free.size(); ++i) {
-      Unit offset = units(layout.offsets[scaled_.free[i]]);
-      if (flipped) offset = units(layout.top) - offset - scaled_.input.items[i].height;
-      if (random.unit() < share) offset += static_cast<Unit>(distance * (random.unit() - 0.5));
+      auto offset = static_cast<double>(units(layout.offsets[scaled_.free[i]]));
+      if (flipped) offset = top - offset - static_cast<double>(scaled_.input.items[i].height);
+      if (random.unit() < share) offset += distance * (random.unit() - 0.5);
       guide.push_back(offset);
     }
     return guide;
   }
 
+  std::vector<double> design_keys(ValueRule rule, double noise, Random& random) const {
+    std::vector<double> keys = value_keys_[static_cast<std::size_t>(rule)];
+    if (noise > 0) {
+      for (double& key : keys) key *= 1.0 + noise * (random.unit() - 0.5);
+    }
+    return keys;
+  }
+
+  // The nodes of a restart by the rules alone. Longer with every round of the portfolio.
+  std::uint64_t plain_limit(std::uint64_t round) const noexcept {
+    const double first = std::max(600.0, 2.0 * static_cast<double>(scaled_.free.size()));
+    return static_cast<std::uint64_t>(first *
+                                      std::pow(kGrowth, static_cast<double>(std::min<std::uint64_t>(round, 40))));
+  }
+
   Restart design(std::uint64_t index, const CampaignResult& result) const {
     Restart restart;
     Random random(limits_.seed, index);
-    const auto count = static_cast<std::uint64_t>(scaled_.free.size());
     const Unit goal = std::max(floor(result), units(limits_.goal));
     const std::uint64_t top = memory_.line_top;
     const Unit high = top == kNowhere ? goal : std::max(goal, static_cast<Unit>(scale_.up(top) - 1));
@@ -152,16 +197,18 @@ class Campaign {
     // Where only the goal counts it is mostly met at once; only if not, most of the restarts climb down to it.
     const bool climbing = limits_.minimise ? index >= kRules : index >= kStraight && index % 4 != 0;
     const bool guided = climbing && index % 8 != 0 && !memory_.guides.empty();
-    const Rules& rules = kPortfolio[index % kRules];
+    // Where most restarts are guided, those that are not still go through the portfolio one after the other.
+    const std::uint64_t plain = memory_.plain_restarts;
+    const std::uint64_t round = plain / kRules;
+    const Rules& rules = kPortfolio[plain % kRules];
     SearchStyle& style = restart.style;
     style.section = !guided                ? rules.section
                     : random.below(2) == 0 ? SectionRule::kFewest
                                            : SectionRule::kFewestPerFailure;
-    style.value = guided ? ValueRule::kGuided : rules.value;
-    style.mirrored = random.below(2) == 1;
-    style.noise = index < kRules ? (limits_.seed == 0 ? 0.0 : 0.02) : 0.4 * random.unit();
-    style.seed = random.next();
-    style.node_limit = guided ? guided_limit() : std::max<std::uint64_t>(400, count + count / 2);
+    style.mirrored = guided ? random.below(2) == 1 : round % 2 == 1;
+    style.node_limit = guided ? guided_limit() : plain_limit(round);
+    // The first round is without noise, except that a seed must lead somewhere else.
+    const double noise = round == 0 ? (limits_.seed == 0 ? 0.0 : 0.02) : 0.4 * random.unit();
     // Aim low first: a hit saves many small steps. Every other guided restart stays near what guides it, or looks for
     // another layout of the same size to be guided by.
     restart.capacity = goal;
@@ -171,8 +218,11 @@ class Campaign {
           std::max(goal, static_cast<Unit>(high - static_cast<Unit>(part * static_cast<double>(high - goal))));
     }
     if (guided) {
-      restart.guide = design_guide(random);
+      restart.keys = design_guide(random);
       if (random.below(10) == 0) restart.capacity = high + 1;
+    } else {
+      restart.keys = design_keys(rules.value, noise, random);
+      ++memory_.plain_restarts;
     }
     restart.name = guided ? "guided_search" : "search";
     return restart;
@@ -200,7 +250,7 @@ class Campaign {
         Interrupt interrupt = limits_.interrupt;
         interrupt.decisive = &decisive;
         interrupt.index = i;
-        restart.outcome = search.run(restart.capacity, restart.style, restart.guide, &interrupt);
+        restart.outcome = search.run(restart.capacity, restart.style, restart.keys, &interrupt);
         restart.nodes = search.nodes();
         if (restart.outcome == SearchOutcome::kLimit) continue;
         if (restart.outcome == SearchOutcome::kFound) {
@@ -252,6 +302,7 @@ class Campaign {
   const Model& model_;
   const Scale scale_;
   const ScaledModel<Unit> scaled_;
+  std::vector<double> value_keys_[kValueRules];  // of each rule, for each item
   const CampaignLimits& limits_;
   CampaignMemory& memory_;
   std::vector<std::unique_ptr<Search<Unit>>> searches_;

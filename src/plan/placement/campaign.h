@@ -24,6 +24,7 @@ struct CampaignMemory {
   std::uint64_t least_top = kNowhere;  // of any line, and of what a campaign was given
   std::uint64_t lowered = 0;           // work when this line last got lower
   std::uint64_t restarts = 0;          // so far
+  std::uint64_t plain_restarts = 0;    // of these, those that no layout guided
   std::uint64_t work = 0;              // so far
   std::uint64_t proof = 1000;          // nodes that the next long restart may take
   std::uint64_t impossible = 0;        // units: no packing has this capacity

@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "plan/placement/bounds.h"
-#include "plan/placement/campaign.h"
-#include "plan/placement/conflicts.h"
 #include "plan/placement/crew.h"
 #include "plan/placement/ejection.h"
+#include "plan/placement/hot_core.h"
 #include "plan/placement/peaks.h"
 #include "plan/placement/placer.h"
+#include "plan/placement/pursuit.h"
 #include "plan/placement/strategies.h"
 
 namespace berth::internal::planner {
@@ -47,7 +47,7 @@ class Lane {
   Lane(const Model& model, const Model* loose, const LaneLimits& limits, const LaneProgress& progress)
       : model_(model), loose_(loose), limits_(limits), progress_(progress), crew_(limits.threads) {
     result_.best.top = kNowhere;
-    result_.lower_bound = load_ = load_bound(model);
+    result_.lower_bound = load_bound(model);
   }
 
   LaneAnswer run() {
@@ -64,48 +64,93 @@ class Lane {
  private:
   void run_small() {
     attempt({named(Strategy::kSmallestGap)});
-    if (!limits_.minimise) campaign(300 * (600 + 2 * model_.items.size()));
+    if (!limits_.minimise) pursue(300, false);
     attempt({named(Strategy::kSizeFirstFit),
              named(Strategy::kXlaSpatial),
              named(Strategy::kXlaTemporal),
              named(Strategy::kBreadth),
              named(Strategy::kOnlineBestFit),
              {"hot_first", {}, by_heat<5>}});
-    const Layout greedy = searchable_best();
-    campaign(40 * (600 + 2 * model_.items.size()));
+    pursue(40, false);
     if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
-    search(greedy);
+    pursue(0, true);
   }
 
-  // The exact search and the conflict search by turns, or side by side where there are two threads. They share what
-  // they found only between turns. Turns grow, so that a proof has time enough. The conflict search keeps to its own
-  // way down from the greedy layout, because it learns on the way; the exact search is guided by where it is.
-  void search(const Layout& greedy) {
-    std::optional<ConflictSearch> conflicts;
-    if (model_.items.size() <= kProvable) campaign(std::min(limits_.work / 2, kDefaultWork));
-    side_by_side_ = ConflictSearch::suits(model_);
-    if (side_by_side_) conflicts.emplace(model_, greedy, limits_.seed);
-    while (!done() && !stopped() && result_.work < limits_.work) {
-      const std::uint64_t left = limits_.work - result_.work;
-      if (!conflicts) return campaign(left);
-      const std::uint64_t turn = std::min(std::max<std::uint64_t>(kFirstTurn, result_.work / 4), left / 2 + 1);
-      const Layout hint = conflicts->nearest();
-      const std::uint64_t before = result_.work;
-      crew_.run([&](unsigned who) {
-        if (who == 0) campaign(turn, &hint);
-        if (who == 1 || crew_.size() == 1) {
-          conflicts->improve({std::max(limits_.goal, load_), turn, limits_.interrupt});
-        }
-      });
-      result_.work += conflicts->work();
-      if (conflicts->best().top < result_.best.top) {
-        result_.best = conflicts->best();
-        result_.strategy = "conflict_search";
-        loose_wins_ = false;
-        report();
-      }
-      if (result_.work == before) return;  // neither can do any more
+  // What shares no time is searched separately, each with restarts of its own: one that fails does not undo what the
+  // others found.
+  void open_pursuits() {
+    if (pursuits_.empty()) {
+      const Layout start = searchable_best();
+      std::vector<Portion> portions = split_in_time(model_);
+      pursuits_.reserve(portions.size());
+      for (Portion& portion : portions) pursuits_.emplace_back(std::move(portion), start, !loose_wins_);
+    } else if (!loose_wins_) {
+      for (Pursuit& each : pursuits_) each.offer(result_.best);
     }
+  }
+
+  // Whose turn it is. If only the goal counts, all must reach it, and who had least goes on; else the highest decides.
+  Pursuit* next_pursuit() {
+    const std::uint64_t goal = std::max(limits_.goal, result_.lower_bound);
+    Pursuit* next = nullptr;
+    for (Pursuit& each : pursuits_) {
+      if (each.best().top <= goal) continue;
+      const bool better = !next || (limits_.minimise ? each.best().top > next->best().top : each.work() < next->work());
+      if (better) next = &each;
+    }
+    return next;
+  }
+
+  // Turns of the exact search alone, for about `restarts` of each portion, or of both searches until the end. Turns
+  // grow, so that a proof has time enough.
+  void pursue(std::uint64_t restarts, bool both) {
+    if (done() || stopped() || result_.work >= limits_.work) return;
+    open_pursuits();
+    std::uint64_t until = limits_.work;
+    if (!both) {
+      std::uint64_t share = 0;
+      for (const Pursuit& each : pursuits_) share += restarts * (600 + 2 * each.portion().items.size());
+      until = std::min(until, result_.work + share);
+    }
+    while (!done() && !stopped() && result_.work < until) {
+      Pursuit* const next = next_pursuit();
+      if (!next) return;
+      const std::size_t count = next->portion().items.size();
+      const std::uint64_t left = until - result_.work, before = result_.work;
+      // A small portion is mostly finished by the exact search alone.
+      const bool alone = !both || (count <= kProvable && next->work() < std::min(limits_.work / 2, kDefaultWork));
+      std::uint64_t turn = std::max<std::uint64_t>(alone ? 20 * (600 + 2 * count) : kFirstTurn, next->work() / 4);
+      turn = std::min(turn, alone ? left : left / 2 + 1);
+      const Pursuit::Limits limits{std::max(limits_.goal, result_.lower_bound), limits_.minimise, turn, limits_.seed,
+                                   limits_.interrupt};
+      const auto progress = [&] {
+        if (take(*next)) report();
+      };
+      const std::uint64_t spent =
+          alone ? next->search(limits, limits_.threads, progress) : next->search_both(limits, crew_, progress);
+      result_.work = before + spent;
+      if (take(*next)) report();
+      if (spent == 0) return;  // nothing more can be done
+    }
+  }
+
+  // Makes the best of what the portions have. True if something got better.
+  bool take(const Pursuit& changed) {
+    const std::uint64_t bound = result_.lower_bound;
+    result_.lower_bound = std::max(bound, changed.lower_bound());
+    std::uint64_t top = 0;
+    for (const Pursuit& each : pursuits_) top = std::max(top, each.best().top);
+    if (top >= result_.best.top) return result_.lower_bound > bound;
+    result_.best.offsets.resize(model_.items.size());
+    for (const Pursuit& each : pursuits_) {
+      for (std::size_t i = 0; i < each.portion().items.size(); ++i) {
+        result_.best.offsets[each.portion().items[i]] = each.best().offsets[i];
+      }
+    }
+    result_.best.top = top;
+    result_.strategy = changed.strategy();
+    loose_wins_ = false;
+    return true;
   }
 
   void run_large() {
@@ -113,6 +158,7 @@ class Lane {
     if (model_.items.size() > kVeryMany) lower();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
     if (model_.items.size() <= kVeryMany) lower();
+    core();
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
     // Against the clock it is better to improve early; otherwise all rules are heard first.
     if (limits_.interrupt.deadline) eject(limits_.work);
@@ -121,6 +167,24 @@ class Lane {
     attempt({named(Strategy::kXlaSpatial), {"hot_first", {}, by_heat<20>}});
     if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
     eject(limits_.work);
+  }
+
+  // Too small a core is disastrous, and which is large enough differs: a few are tried, and the best is kept.
+  void core() {
+    if (model_.has_fixed || loose_ || model_.items.size() > kVeryMany) return;
+    for (const CoreShape& shape : {CoreShape{0.2, 1e-5}, CoreShape{0.2, 1e-4}, CoreShape{0.1, 1e-5},
+                                   CoreShape{0.3, 1e-5}, CoreShape{0.3, 1e-4}, CoreShape{0.1, 1e-4}}) {
+      if (done() || stopped() || result_.work >= limits_.work) return;
+      ImprovementLimits limits{std::max(limits_.goal, result_.lower_bound), (limits_.work - result_.work) / 4, round_,
+                               limits_.seed, limits_.interrupt};
+      limits.work = std::min<std::uint64_t>(limits.work, 40 * (600 + 2 * 4096));
+      Improvement found = place_around_core(model_, shape, limits, crew_);
+      result_.work += found.work;
+      if (found.best.top >= result_.best.top) continue;
+      result_.best = std::move(found.best);
+      result_.strategy = "hot_core";
+      report();
+    }
   }
 
   void lower() {
@@ -197,44 +261,16 @@ class Lane {
     return loose_wins_ ? Layout{std::vector<std::uint64_t>(model_.items.size(), 0), result_.best.top} : result_.best;
   }
 
-  void campaign(std::uint64_t work, const Layout* hint = nullptr) {
-    if (done() || stopped() || result_.work >= limits_.work) return;
-    CampaignLimits limits{limits_.goal,
-                          limits_.minimise,
-                          std::min(work, limits_.work - result_.work),
-                          std::max(1u, limits_.threads - (side_by_side_ ? 1 : 0)),
-                          limits_.seed,
-                          limits_.interrupt,
-                          hint};
-    const Layout start = searchable_best();
-    const std::uint64_t before = result_.work;
-    const auto take = [&](const CampaignResult& found) {
-      result_.work = before + found.work;
-      result_.lower_bound = std::max(result_.lower_bound, found.lower_bound);
-      if (!found.strategy.empty() && found.best.top < result_.best.top) {
-        result_.best = found.best;
-        result_.strategy = found.strategy;
-        loose_wins_ = false;
-      }
-    };
-    take(run_campaign(model_, start, result_.lower_bound, limits, memory_, [&](const CampaignResult& found) {
-      take(found);
-      report();
-    }));
-  }
-
   const Model& model_;
   const Model* loose_;
   const LaneLimits& limits_;
   const LaneProgress& progress_;
   Crew crew_;
   LaneResult result_;
-  std::uint64_t load_ = 0;  // the bound before any search
   std::uint64_t round_ = 0;
   std::uint64_t ejections_ = 0;
-  CampaignMemory memory_;
+  std::vector<Pursuit> pursuits_;  // in order of time; none before the first search
   bool loose_wins_ = false;
-  bool side_by_side_ = false;  // the search shares its threads with another
 };
 
 }  // namespace

@@ -261,6 +261,7 @@ Result<std::vector<Model>> build_models(const PlanProblem& problem, bool in_plac
         model.parts.push_back({0, 0, id, link_it.bytes});
       }
       from = folding.groups[link].last;
+      item.levels = static_cast<std::uint64_t>(from) - static_cast<std::uint64_t>(item.start);
       if (link != node || (joined && folding.unbound[link])) model.exact = false;
     }
     item.part_end = static_cast<std::uint32_t>(model.parts.size());

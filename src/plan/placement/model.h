@@ -33,6 +33,7 @@ struct Item {
   std::uint64_t fixed = kNowhere;  // offset in the first block of that bank
   std::uint64_t hint = kNowhere;
   std::int64_t start = 0;        // first level, for strategies that go by time
+  std::uint64_t levels = 1;      // from its first to its last
   std::uint32_t part_begin = 0;  // into Model::parts
   std::uint32_t part_end = 0;
   std::int32_t first = 0;  // hull of its parts

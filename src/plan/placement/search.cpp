@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/placement/random.h"
+#include "plan/placement/search_kernels.h"
 
 namespace berth::internal::planner {
 
@@ -12,14 +12,30 @@ Search<Unit>::Search(const SearchInput<Unit>& input) : input_(input) {
   const std::size_t items = input.items.size();
   const auto sections = static_cast<std::size_t>(input.sections);
   offset_.resize(items);
-  low_.resize(items);
-  active_.resize(items);
-  sorted_.resize(items);
+  first_.assign(items + kPadding, 0);
+  last_.assign(items + kPadding, 0);
+  height_.assign(items + kPadding, 0);
+  low_.assign(items + kPadding, kGone);
+  selected_.resize(items + kPadding);
   floor_.resize(sections);
-  remaining_.resize(sections);
+  watch_.resize(sections);
+  load_.assign(sections, 0);
+  crossing_at_first_.assign(sections, 0);
   failures_.resize(sections);
   count_.resize(sections + 1);
-  reach_.resize(sections + 1);
+  start_.assign(sections + 1, static_cast<std::uint32_t>(items));
+  for (std::size_t i = items; i-- > 0;) {
+    const auto& it = input.items[i];
+    first_[i] = it.first;
+    last_[i] = it.last;
+    height_[i] = it.height;
+    start_[static_cast<std::size_t>(it.first)] = static_cast<std::uint32_t>(i);
+    for (std::int32_t s = it.first + 1; s < it.last; ++s) ++crossing_at_first_[static_cast<std::size_t>(s)];
+  }
+  for (std::size_t s = sections; s-- > 0;) start_[s] = std::min(start_[s], start_[s + 1]);
+  for (const auto& part : input.parts) {
+    for (std::int32_t s = part.first; s < part.last; ++s) load_[static_cast<std::size_t>(s)] += part.height;
+  }
   components_.reserve(64);
   frames_.reserve(items + 64);
   candidates_.reserve(4 * items + 64);
@@ -43,68 +59,72 @@ template <class Unit>
 void Search<Unit>::reset(Unit capacity) {
   capacity_ = capacity;
   nodes_ = 0;
-  random_ = mix(style_.seed);
   components_.clear();
   frames_.clear();
   candidates_.clear();
   trail_.clear();
-  std::fill(remaining_.begin(), remaining_.end(), Unit{0});
+  const auto none = static_cast<std::uint32_t>(input_.items.size());
+  std::fill(floor_.begin(), floor_.end(), Unit{0});
+  std::fill(watch_.begin(), watch_.end(), none);  // nobody stands anywhere yet: all is to be painted
   std::fill(failures_.begin(), failures_.end(), 1u);
-  for (std::uint32_t i = 0; i < active_.size(); ++i) {
-    active_[i] = i;
-    low_[i] = legal(i, 0);
-  }
-  for (const auto& part : input_.parts) {
-    for (std::int32_t s = part.first; s < part.last; ++s) remaining_[static_cast<std::size_t>(s)] += part.height;
-  }
+  remaining_ = load_;
+  crossing_ = crossing_at_first_;
+  for (std::uint32_t i = 0; i < none; ++i) low_[i] = input_.simple ? 0 : legal(i, 0);
 }
 
+// Puts an item at `level`. True if what is left may fall apart.
 template <class Unit>
-void Search<Unit>::fail_at(std::int32_t section) noexcept {
-  ++failures_[static_cast<std::size_t>(section)];
+bool Search<Unit>::put(std::uint32_t item, Unit level) {
+  const auto& it = input_.items[item];
+  offset_[item] = level;
+  trail_.push_back({item | kPlaced, 0, low_[item]});
+  low_[item] = kGone;
+  for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
+    const auto& part = input_.parts[p];
+    for (std::int32_t s = part.first; s < part.last; ++s) remaining_[static_cast<std::size_t>(s)] -= part.height;
+  }
+  bool alone = false;
+  for (std::int32_t s = it.first + 1; s < it.last; ++s) alone |= --crossing_[static_cast<std::size_t>(s)] == 0;
+  stale_first_ = std::min(stale_first_, it.first);
+  stale_last_ = std::max(stale_last_, it.last);
+  return alone;
+}
+
+// The item cannot be below `level` any more. False if it would then end above the capacity.
+template <class Unit>
+bool Search<Unit>::raise(std::uint32_t item, Unit level) {
+  trail_.push_back({item, 0, low_[item]});
+  low_[item] = level;
+  stale_first_ = std::min(stale_first_, first_[item]);
+  stale_last_ = std::max(stale_last_, last_[item]);
+  return level + height_[item] <= capacity_;
 }
 
 // The item was placed at `level`: what overlaps it in time and is still to place must go above it. False if something
-// would then end above the capacity. `where` still contains the placed item.
+// would then end above the capacity.
 template <class Unit>
 bool Search<Unit>::raise_over(const Component& where, std::uint32_t placed, Unit level) {
   const auto& mine = input_.items[placed];
-  if (input_.simple) {
-    const Unit top = level + mine.height;
-    const std::int32_t first = mine.first, last = mine.last;
-    for (std::uint32_t i = where.begin; i < where.end; ++i) {
-      const std::uint32_t other = active_[i];
+  const std::uint32_t end = end_before(where, mine.last);
+  const std::uint32_t count = select_below(last_.data(), low_.data(), where.begin, end, mine.first,
+                                           static_cast<Unit>(level + mine.height), selected_.data());
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t other = selected_[i];
+    Unit low = level + mine.height;
+    if (!input_.simple) {
+      low = low_[other];
       const auto& it = input_.items[other];
-      if (it.first < last && first < it.last && low_[other] < top && other != placed) {
-        widen(it.first, it.last, low_[other]);
-        trail_.push_back({other, low_[other]});
-        low_[other] = top;
-        if (top + it.height > capacity_) {
-          fail_at(std::max(it.first, first));
-          return false;
+      for (std::uint32_t a = it.part_begin; a < it.part_end; ++a) {
+        for (std::uint32_t b = mine.part_begin; b < mine.part_end; ++b) {
+          const auto &theirs = input_.parts[a], &ours = input_.parts[b];
+          if (theirs.first < ours.last && ours.first < theirs.last) low = std::max(low, level + ours.height);
         }
       }
+      if (low == low_[other]) continue;
+      low = legal(other, low);
     }
-    return true;
-  }
-  for (std::uint32_t i = where.begin; i < where.end; ++i) {
-    const std::uint32_t other = active_[i];
-    const auto& it = input_.items[other];
-    if (other == placed || it.first >= mine.last || mine.first >= it.last) continue;
-    Unit low = low_[other];
-    for (std::uint32_t a = it.part_begin; a < it.part_end; ++a) {
-      for (std::uint32_t b = mine.part_begin; b < mine.part_end; ++b) {
-        const auto &theirs = input_.parts[a], &ours = input_.parts[b];
-        if (theirs.first < ours.last && ours.first < theirs.last) low = std::max(low, level + ours.height);
-      }
-    }
-    if (low == low_[other]) continue;
-    low = legal(other, low);
-    widen(it.first, it.last, low_[other]);
-    trail_.push_back({other, low_[other]});
-    low_[other] = low;
-    if (low + it.height > capacity_) {
-      fail_at(std::max(it.first, mine.first));
+    if (!raise(other, low)) {
+      fail_at(std::max(first_[other], mine.first));
       return false;
     }
   }
@@ -114,13 +134,13 @@ bool Search<Unit>::raise_over(const Component& where, std::uint32_t placed, Unit
 // Nothing may start below `level` in this section any more.
 template <class Unit>
 bool Search<Unit>::lift(const Component& where, std::int32_t section, Unit level) {
-  for (std::uint32_t i = where.begin; i < where.end; ++i) {
-    const std::uint32_t item = active_[i];
-    if (low_[item] >= level || !covers(item, section)) continue;
-    widen(input_.items[item].first, input_.items[item].last, low_[item]);
-    trail_.push_back({item, low_[item]});
-    low_[item] = legal(item, level);
-    if (low_[item] + input_.items[item].height > capacity_) {
+  const std::uint32_t end = end_before(where, section + 1);
+  const std::uint32_t count =
+      select_below(last_.data(), low_.data(), where.begin, end, section, level, selected_.data());
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t item = selected_[i];
+    if (!input_.simple && !covers(item, section)) continue;
+    if (!raise(item, input_.simple ? level : legal(item, level))) {
       fail_at(section);
       return false;
     }
@@ -128,56 +148,31 @@ bool Search<Unit>::lift(const Component& where, std::int32_t section, Unit level
   return true;
 }
 
-// An item that stood at `low` in these sections is about to leave: wherever the skyline is that low it may rise.
+// The lowest that anything can still be put in a section.
 template <class Unit>
-void Search<Unit>::widen(std::int32_t first, std::int32_t last, Unit low) noexcept {
-  const Unit* const floor = floor_.data();
-  if (first < stale_first_) {
-    const std::int32_t until = std::min(last, stale_first_);
-    while (first < until && floor[first] != low) ++first;
-    if (first < until) stale_first_ = first, stale_last_ = std::max(stale_last_, first + 1);
+Unit Search<Unit>::lowest_over(const Component& where, std::int32_t section, std::uint32_t& which) const noexcept {
+  const std::uint32_t end = end_before(where, section + 1);
+  if (input_.simple) return least_low(last_.data(), low_.data(), where.begin, end, section, kFar, which);
+  Unit least = kFar;
+  for (std::uint32_t i = where.begin; i < end; ++i) {
+    if (low_[i] >= least || !covers(i, section)) continue;
+    least = low_[i];
+    which = i;
   }
-  if (last > stale_last_) {
-    const std::int32_t from = std::max(first, stale_last_);
-    while (last > from && floor[last - 1] != low) --last;
-    if (last > from) stale_last_ = last, stale_first_ = std::min(stale_first_, last - 1);
-  }
+  return least;
 }
 
-// Draws the stale stretch of a component's skyline anew. False if some section can no longer hold what remains to be
-// placed in it.
+// Draws the skyline anew where it may have risen: where the item that it was drawn for is elsewhere now. False if some
+// section can no longer hold what remains to be placed in it.
 template <class Unit>
 bool Search<Unit>::paint(const Component& where) {
-  const std::int32_t begin = stale_first_, end = stale_last_;
-  if (begin >= end) return true;
-  Unit* const floor = floor_.data();
-  for (std::int32_t s = begin; s < end; ++s) {
-    trail_.push_back({static_cast<std::uint32_t>(s) | kFloor, floor[s]});
-    floor[s] = kFar;
-  }
-  Unit across = kFar;  // the lowest item that covers the whole stretch: most do, and need no drawing
-  for (std::uint32_t i = where.begin; i < where.end; ++i) {
-    const auto& it = input_.items[active_[i]];
-    const Unit low = low_[active_[i]];
-    if (it.first >= end || it.last <= begin || low >= across) continue;
-    if (input_.simple) {
-      if (it.first <= begin && it.last >= end) {
-        across = low;
-        continue;
-      }
-      const std::int32_t last = std::min(it.last, end);
-      for (std::int32_t s = std::max(it.first, begin); s < last; ++s) floor[s] = std::min(floor[s], low);
-    } else {
-      for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
-        const std::int32_t last = std::min(input_.parts[p].last, end);
-        for (std::int32_t s = std::max(input_.parts[p].first, begin); s < last; ++s) floor[s] = std::min(floor[s], low);
-      }
-    }
-  }
-  const Unit* const remaining = remaining_.data();
-  for (std::int32_t s = begin; s < end; ++s) {
-    floor[s] = std::min(floor[s], across);
-    if (remaining[s] != 0 && floor[s] + remaining[s] > capacity_) {
+  for (std::int32_t s = stale_first_; s < stale_last_; ++s) {
+    const auto at = static_cast<std::size_t>(s);
+    const Unit before = floor_[at];
+    if (before == kFar || low_[watch_[at]] == before) continue;
+    trail_.push_back({static_cast<std::uint32_t>(s) | kFloor, watch_[at], before});
+    floor_[at] = lowest_over(where, s, watch_[at]);
+    if (remaining_[at] != 0 && floor_[at] + remaining_[at] > capacity_) {
       fail_at(s);
       return false;
     }
@@ -190,76 +185,43 @@ void Search<Unit>::undo(std::uint32_t mark) noexcept {
   while (trail_.size() > mark) {
     const TrailEntry entry = trail_.back();
     trail_.pop_back();
-    if (entry.item & kFloor) {
-      floor_[entry.item & ~kFloor] = entry.old;
-    } else if (entry.item & kPlaced) {
-      const auto& it = input_.items[entry.item & ~kPlaced];
+    if (entry.item & kPlaced) {
+      const std::uint32_t item = entry.item & ~kPlaced;
+      const auto& it = input_.items[item];
+      low_[item] = entry.old;
       for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
         const auto& part = input_.parts[p];
         for (std::int32_t s = part.first; s < part.last; ++s) remaining_[static_cast<std::size_t>(s)] += part.height;
       }
+      for (std::int32_t s = it.first + 1; s < it.last; ++s) ++crossing_[static_cast<std::size_t>(s)];
+    } else if (entry.item & kFloor) {
+      const std::size_t section = entry.item & ~kFloor;
+      floor_[section] = entry.old;
+      watch_[section] = entry.watch;
     } else {
       low_[entry.item] = entry.old;
     }
   }
 }
 
-// Appends to components_ the parts that `where` falls into. Reorders the slice of active_ so
-// that each component's items are together; as a set the slice stays what it was.
+// Appends to components_ the parts that `where` falls into, the smallest first: if one cannot be solved, the others
+// were in vain.
 template <class Unit>
 void Search<Unit>::split(const Component& where) {
-  const std::uint32_t end = where.end;
-  if (where.begin == end) return;
-  std::fill(reach_.begin() + where.first, reach_.begin() + where.last, 0);
-  for (std::uint32_t i = where.begin; i < end; ++i) {
-    const auto& it = input_.items[active_[i]];
-    auto& reach = reach_[static_cast<std::size_t>(it.first)];
-    reach = std::max(reach, it.last);
-  }
   const std::size_t before = components_.size();
-  std::int32_t open_first = -1, until = -1;
-  for (std::int32_t s = where.first; s < where.last; ++s) {
-    if (open_first >= 0 && s == until) {
-      components_.push_back({open_first, until, 0, 0});
-      open_first = -1;
-    }
-    const std::int32_t reach = reach_[static_cast<std::size_t>(s)];
-    if (reach == 0) continue;
-    if (open_first < 0) open_first = s, until = reach;
-    until = std::max(until, reach);
+  std::int32_t reach = -1;
+  for (std::uint32_t i = where.begin; i < where.end; ++i) {
+    if (low_[i] == kGone) continue;
+    if (first_[i] >= reach) components_.push_back({first_[i], reach, i, i, 0});
+    reach = std::max(reach, last_[i]);
+    Component& now = components_.back();
+    now.last = reach;
+    now.end = i + 1;
+    ++now.count;
   }
-  if (open_first >= 0) components_.push_back({open_first, until, 0, 0});
-  const std::size_t made = components_.size() - before;
-  if (made == 1) {
-    components_.back().begin = where.begin;
-    components_.back().end = end;
-    return;
-  }
-  // Count, then deal the items out. count_ tells each section's component.
-  for (std::size_t c = before; c < components_.size(); ++c) {
-    std::fill(count_.begin() + components_[c].first, count_.begin() + components_[c].last,
-              static_cast<std::int32_t>(c - before));
-  }
-  for (std::uint32_t i = where.begin; i < end; ++i) {
-    ++components_[before + static_cast<std::size_t>(count_[static_cast<std::size_t>(input_.items[active_[i]].first)])]
-          .end;
-  }
-  std::uint32_t at = where.begin;
-  for (std::size_t c = before; c < components_.size(); ++c) {
-    const std::uint32_t size = components_[c].end;
-    components_[c].begin = components_[c].end = at;
-    at += size;
-  }
-  std::copy(active_.begin() + where.begin, active_.begin() + end, sorted_.begin());
-  for (std::uint32_t i = 0; i < end - where.begin; ++i) {
-    const auto first = static_cast<std::size_t>(input_.items[sorted_[i]].first);
-    active_[components_[before + static_cast<std::size_t>(count_[first])].end++] = sorted_[i];
-  }
-  // The smallest first: if one cannot be solved, the others were in vain.
-  std::sort(components_.begin() + static_cast<std::ptrdiff_t>(before), components_.end(),
-            [](const Component& a, const Component& b) {
-              return std::pair(a.end - a.begin, a.first) < std::pair(b.end - b.begin, b.first);
-            });
+  std::sort(
+      components_.begin() + static_cast<std::ptrdiff_t>(before), components_.end(),
+      [](const Component& a, const Component& b) { return std::pair(a.count, a.first) < std::pair(b.count, b.first); });
 }
 
 template <class Unit>
@@ -283,34 +245,31 @@ bool Search<Unit>::advance(Frame& frame) {
     undo(frame.trail);
     components_.resize(frame.component_begin);
     if (frame.candidate_next == frame.candidate_end) return false;
-    ++nodes_;
     const std::uint32_t child = candidates_[frame.candidate_next++];
-    bool good;
     stale_first_ = frame.where.last;
     stale_last_ = frame.where.first;
     Component rest = frame.where;
+    bool good, apart = false;
     if (child != kLift) {
-      offset_[child] = frame.level;
-      trail_.push_back({child | kPlaced, 0});
-      const auto& it = input_.items[child];
-      for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
-        const auto& part = input_.parts[p];
-        for (std::int32_t s = part.first; s < part.last; ++s) remaining_[static_cast<std::size_t>(s)] -= part.height;
-      }
-      widen(it.first, it.last, frame.level);
+      ++nodes_;
+      apart = put(child, frame.level);
+      --rest.count;
       good = raise_over(frame.where, child, frame.level);
-      if (good) {
-        const auto at = std::find(active_.begin() + rest.begin, active_.begin() + rest.end, child);
-        std::swap(*at, active_[--rest.end]);
-      }
     } else {
       const Unit level = next_level(frame.where, frame.section, frame.level);
-      good = level + remaining_[static_cast<std::size_t>(frame.section)] <= capacity_;
-      if (!good) fail_at(frame.section);
-      good = good && lift(frame.where, frame.section, level);
+      if (level + remaining_[static_cast<std::size_t>(frame.section)] > capacity_) {  // no choice, so not a node
+        fail_at(frame.section);
+        continue;
+      }
+      ++nodes_;
+      good = lift(frame.where, frame.section, level);
     }
     if (!good || !paint(rest)) continue;
-    split(rest);
+    if (apart) {
+      split(rest);
+    } else if (rest.count > 0) {
+      components_.push_back(rest);
+    }
     frame.component_next = frame.component_begin;
     frame.component_end = static_cast<std::uint32_t>(components_.size());
     frame.active = true;
@@ -319,22 +278,24 @@ bool Search<Unit>::advance(Frame& frame) {
 }
 
 template <class Unit>
-SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::span<const Unit> guide,
+SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::span<const double> keys,
                                 const Interrupt* interrupt) {
   style_ = style;
-  guide_ = guide;
+  keys_ = keys;
   reset(capacity);
-  if (active_.empty()) return SearchOutcome::kFound;
-  const Component all{0, input_.sections, 0, static_cast<std::uint32_t>(active_.size())};
-  for (std::uint32_t i = 0; i < active_.size(); ++i) {
-    if (low_[i] + input_.items[i].height > capacity) return SearchOutcome::kImpossible;
+  const auto items = static_cast<std::uint32_t>(input_.items.size());
+  if (items == 0) return SearchOutcome::kFound;
+  for (std::uint32_t i = 0; i < items; ++i) {
+    if (low_[i] + height_[i] > capacity) return SearchOutcome::kImpossible;
   }
+  const Component all{0, input_.sections, 0, items, items};
   stale_first_ = 0;
   stale_last_ = input_.sections;
   if (!paint(all)) return SearchOutcome::kImpossible;
+  trail_.clear();
   split(all);
   const auto roots = static_cast<std::uint32_t>(components_.size());
-  std::uint32_t next_root = 0;
+  std::uint32_t next_root = 0, steps = 0;
 
   while (next_root < roots || !frames_.empty()) {
     if (frames_.empty()) {
@@ -356,7 +317,7 @@ SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::sp
       frames_.pop_back();
       if (frames_.empty()) return SearchOutcome::kImpossible;
     }
-    if (nodes_ >= style_.node_limit || ((nodes_ & 63) == 0 && interrupt && interrupt->requested())) {
+    if (nodes_ >= style_.node_limit || ((++steps & 63) == 0 && interrupt && interrupt->requested())) {
       return SearchOutcome::kLimit;
     }
   }

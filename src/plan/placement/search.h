@@ -4,6 +4,9 @@
 // the section to the next level that can be reached. That is complete and needs no global order of offsets. After each
 // step the items still to place fall apart into components that share no section; each is solved alone.
 //
+// Items are in order of their first section, so a component is a range of them, and the inner loops run over flat
+// arrays (search_kernels.h). A placed item stays in its range, above everything, where no loop selects it.
+//
 // A Search holds all its memory, made in the constructor and grown while it is young, so a node allocates nothing. One
 // thread uses a Search at a time; the SearchInput is shared and only read.
 #pragma once
@@ -14,7 +17,6 @@
 #include <vector>
 
 #include "plan/placement/interrupt.h"
-#include "plan/placement/random.h"
 
 namespace berth::internal::planner {
 
@@ -35,7 +37,7 @@ struct SearchInput {
     Unit alignment;
     std::uint32_t forbidden_begin, forbidden_end;  // into forbidden: ascending, disjoint
   };
-  std::vector<Item> items;
+  std::vector<Item> items;  // in ascending order of `first`
   std::vector<Part> parts;
   std::vector<Range> forbidden;
   std::int32_t sections = 0;
@@ -45,14 +47,10 @@ struct SearchInput {
 enum class SearchOutcome : std::uint8_t { kFound, kImpossible, kLimit };
 
 enum class SectionRule : std::uint8_t { kLowest, kLeastSlack, kSlackPerFailure, kFewest, kFewestPerFailure };
-enum class ValueRule : std::uint8_t { kTallest, kLongest, kLargest, kGuided, kShortest };
 
 struct SearchStyle {
   SectionRule section = SectionRule::kLowest;
-  ValueRule value = ValueRule::kTallest;
   bool mirrored = false;  // ties go to the later section instead of the earlier
-  double noise = 0;       // of the value order, relative; a guide is taken as it is
-  std::uint64_t seed = 0;
   std::uint64_t node_limit = 0;
 };
 
@@ -61,9 +59,10 @@ class Search {
  public:
   explicit Search(const SearchInput<Unit>& input);
 
-  // Looks for offsets such that every item ends at or below `capacity`. `guide`: offsets to prefer when
-  // style.value is kGuided, one for each item. kImpossible is a proof. An interrupt ends it with kLimit.
-  SearchOutcome run(Unit capacity, const SearchStyle& style, std::span<const Unit> guide,
+  // Looks for offsets such that every item ends at or below `capacity`. Of several items that could be put in one place
+  // that with the least of `keys`, which has one for each item, is tried first. kImpossible is a proof. An interrupt
+  // ends it with kLimit.
+  SearchOutcome run(Unit capacity, const SearchStyle& style, std::span<const double> keys,
                     const Interrupt* interrupt = nullptr);
 
   // After kFound: the offset of each item.
@@ -72,8 +71,9 @@ class Search {
 
  private:
   struct Component {
-    std::int32_t first, last;
-    std::uint32_t begin, end;  // slice of active_
+    std::int32_t first, last;  // sections
+    std::uint32_t begin, end;  // items; some of them are placed
+    std::uint32_t count;       // those that are not
   };
   struct Frame {
     Component where;
@@ -85,21 +85,25 @@ class Search {
     bool active;
   };
   struct TrailEntry {
-    std::uint32_t item;  // with kPlaced set: the item was placed; else its low_ was `old`
+    std::uint32_t item;   // its low_ was `old`; with kPlaced set: and it was not placed
+    std::uint32_t watch;  // with kFloor set: the entry is a section, its floor was `old` and this its watch_
     Unit old;
   };
   static constexpr Unit kFar = std::numeric_limits<Unit>::max() / 2;
+  static constexpr Unit kGone = kFar + 1;  // low_ of a placed item
   static constexpr std::uint32_t kPlaced = 0x80000000u;
-  static constexpr std::uint32_t kLift = 0xffffffffu;   // a child that puts nothing here
-  static constexpr std::uint32_t kFloor = 0x40000000u;  // the entry is a section and its floor was `old`
+  static constexpr std::uint32_t kLift = 0xffffffffu;  // a child that puts nothing here
+  static constexpr std::uint32_t kFloor = 0x40000000u;
 
   void reset(Unit capacity);
   Unit legal(std::uint32_t item, Unit level) const noexcept;
+  bool put(std::uint32_t item, Unit level);
+  bool raise(std::uint32_t item, Unit level);
   bool raise_over(const Component& where, std::uint32_t placed, Unit level);
   bool lift(const Component& where, std::int32_t section, Unit level);
-  void widen(std::int32_t first, std::int32_t last, Unit low) noexcept;
+  Unit lowest_over(const Component& where, std::int32_t section, std::uint32_t& which) const noexcept;
   bool paint(const Component& where);
-  void fail_at(std::int32_t section) noexcept;
+  void fail_at(std::int32_t section) noexcept { ++failures_[static_cast<std::size_t>(section)]; }
   void undo(std::uint32_t mark) noexcept;
   void split(const Component& where);
   void open(const Component& where);
@@ -107,41 +111,45 @@ class Search {
   std::int32_t choose_section(const Component& where);
   void list_candidates(const Component& where, std::int32_t section, Unit level);
   Unit next_level(const Component& where, std::int32_t section, Unit level) const noexcept;
-  std::uint64_t random() noexcept { return random_ = mix(random_); }
+  // The items of a component that begin before this section are those from its begin to here.
+  std::uint32_t end_before(const Component& where, std::int32_t section) const noexcept {
+    const std::uint32_t end = start_[static_cast<std::size_t>(section)];
+    return end < where.end ? end : where.end;
+  }
   bool covers(std::uint32_t item, std::int32_t section) const noexcept {
-    const auto& it = input_.items[item];
-    if (section < it.first || section >= it.last) return false;
+    if (section < first_[item] || section >= last_[item]) return false;
     if (input_.simple) return true;
+    const auto& it = input_.items[item];
     for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
       if (input_.parts[p].first <= section && section < input_.parts[p].last) return true;
     }
     return false;
   }
-  bool single(std::uint32_t item) const noexcept {
-    return input_.items[item].part_end - input_.items[item].part_begin == 1;
-  }
 
   const SearchInput<Unit>& input_;
   SearchStyle style_;
-  std::span<const Unit> guide_;
+  std::span<const double> keys_;
   Unit capacity_ = 0;
   std::uint64_t nodes_ = 0;
-  std::int32_t stale_first_ = 0, stale_last_ = 0;  // where the skyline must be drawn anew
-  std::uint64_t random_ = 0;
+  std::int32_t stale_first_ = 0, stale_last_ = 0;  // where the skyline may have risen
 
   std::vector<Unit> offset_;
-  std::vector<Unit> low_;                // of each item: the lowest offset it can still have
-  std::vector<std::uint32_t> active_;    // items to place; a component owns a slice of it
-  std::vector<Unit> floor_;              // of each section: the skyline
-  std::vector<Unit> remaining_;          // of each section: heights still to place
-  std::vector<std::uint32_t> failures_;  // of each section: how often it ended a branch
-  std::vector<std::int32_t> count_;      // scratch: candidates of each section
-  std::vector<std::int32_t> reach_;      // scratch of split
-  std::vector<std::uint32_t> sorted_;    // scratch of split
+  // Of each item, with padding behind the last.
+  std::vector<std::int32_t> first_, last_;
+  std::vector<Unit> height_;
+  std::vector<Unit> low_;             // the lowest offset it can still have
+  std::vector<std::uint32_t> start_;  // of each section, and one more: the first item that begins there or later
+  // Of each section.
+  std::vector<Unit> floor_;                                 // the skyline
+  std::vector<std::uint32_t> watch_;                        // an item whose low_ the floor is
+  std::vector<Unit> remaining_, load_;                      // heights still to place, and at first
+  std::vector<std::int32_t> crossing_, crossing_at_first_;  // items still to place that are in it and in the one before
+  std::vector<std::uint32_t> failures_;                     // how often it ended a branch
+  std::vector<std::int32_t> count_;                         // scratch: candidates
+  std::vector<std::uint32_t> selected_;                     // scratch: items
   std::vector<Component> components_;
   std::vector<Frame> frames_;
   std::vector<std::uint32_t> candidates_;
-  std::vector<double> keys_;  // scratch: value order of the candidates
   std::vector<TrailEntry> trail_;
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "plan/placement/search.h"
+#include "plan/placement/search_kernels.h"
 
 namespace berth::internal::planner {
 
@@ -12,14 +13,12 @@ std::int32_t Search<Unit>::choose_section(const Component& where) {
   const bool counts = style_.section == SectionRule::kFewest || style_.section == SectionRule::kFewestPerFailure;
   if (counts) {
     std::fill(count_.begin() + where.first, count_.begin() + where.last + 1, 0);
-    for (std::uint32_t i = where.begin; i < where.end; ++i) {
-      const auto& it = input_.items[active_[i]];
-      const Unit low = low_[active_[i]];
-      // An item at the floor of both its ends is nearly always one at the floor of all its sections: good enough here.
-      if (floor[it.first] == low && floor[it.last - 1] == low) {
-        ++count_[static_cast<std::size_t>(it.first)];
-        --count_[static_cast<std::size_t>(it.last)];
-      }
+    // An item at the floor of both its ends is nearly always one at the floor of all its sections: good enough here.
+    const std::uint32_t standing =
+        select_standing(first_.data(), last_.data(), low_.data(), floor, where.begin, where.end, selected_.data());
+    for (std::uint32_t i = 0; i < standing; ++i) {
+      ++count_[static_cast<std::size_t>(first_[selected_[i]])];
+      --count_[static_cast<std::size_t>(last_[selected_[i]])];
     }
     for (std::int32_t s = where.first + 1; s < where.last; ++s) {
       count_[static_cast<std::size_t>(s)] += count_[static_cast<std::size_t>(s) - 1];
@@ -27,7 +26,6 @@ std::int32_t Search<Unit>::choose_section(const Component& where) {
   }
   double best = std::numeric_limits<double>::infinity();
   std::int32_t chosen = -1;
-  std::uint32_t ties = 1;
   for (std::int32_t s = where.first; s < where.last;) {
     std::int32_t end = s + 1;
     while (end < where.last && floor[end] == floor[s]) ++end;
@@ -48,13 +46,9 @@ std::int32_t Search<Unit>::choose_section(const Component& where) {
             break;
           case SectionRule::kFewestPerFailure: score = count_[static_cast<std::size_t>(at)] / failed; break;
         }
-        if (score < best) {
+        if (score < best || (score == best && style_.mirrored)) {
           best = score;
           chosen = at;
-          ties = 1;
-        } else if (score == best) {
-          ++ties;
-          if (style_.mirrored || random() % ties == 0) chosen = at;
         }
       }
     }
@@ -67,38 +61,16 @@ std::int32_t Search<Unit>::choose_section(const Component& where) {
 template <class Unit>
 void Search<Unit>::list_candidates(const Component& where, std::int32_t section, Unit level) {
   const std::size_t begin = candidates_.size();
-  keys_.clear();
-  const bool guided = style_.value == ValueRule::kGuided;
-  const auto insert = [&](double key, std::uint32_t child) {  // kept ascending; there are few
-    std::size_t at = keys_.size();
-    keys_.push_back(key);
-    candidates_.push_back(child);
-    for (; at > 0 && keys_[at - 1] > key; --at) {
-      keys_[at] = keys_[at - 1];
-      candidates_[begin + at] = candidates_[begin + at - 1];
-    }
-    keys_[at] = key;
-    candidates_[begin + at] = child;
-  };
-  for (std::uint32_t i = where.begin; i < where.end; ++i) {
-    const std::uint32_t item = active_[i];
-    if (low_[item] != level || !covers(item, section)) continue;
-    const auto& it = input_.items[item];
-    const auto height = static_cast<double>(it.height);
-    const auto length = static_cast<double>(it.last - it.first);
-    double key = 0;
-    switch (style_.value) {
-      case ValueRule::kTallest: key = -height; break;
-      case ValueRule::kLongest: key = -length * (1.0 + height / (1.0 + static_cast<double>(capacity_))); break;
-      case ValueRule::kLargest: key = -height * length; break;
-      case ValueRule::kGuided: key = static_cast<double>(guide_[item]); break;
-      case ValueRule::kShortest: key = height; break;
-    }
-    if (style_.noise > 0 && !guided) {
-      const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
-      key *= 1.0 + style_.noise * (unit - 0.5);
-    }
-    insert(key, item);
+  // Nothing that covers the section is lower than its floor, so what is below the next unit is at it.
+  const std::uint32_t count = select_below(last_.data(), low_.data(), where.begin, end_before(where, section + 1),
+                                           section, static_cast<Unit>(level + 1), selected_.data());
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t item = selected_[i];
+    if (!input_.simple && (low_[item] != level || !covers(item, section))) continue;
+    std::size_t at = candidates_.size();
+    candidates_.push_back(item);
+    for (; at > begin && keys_[candidates_[at - 1]] > keys_[item]; --at) candidates_[at] = candidates_[at - 1];
+    candidates_[at] = item;
   }
   candidates_.push_back(kLift);
 }
@@ -109,31 +81,30 @@ Unit Search<Unit>::next_level(const Component& where, std::int32_t section, Unit
   Unit next = kFar;
   std::int32_t first = section, last = section + 1;
   bool waiting = false;
-  for (std::uint32_t i = where.begin; i < where.end; ++i) {
-    const std::uint32_t item = active_[i];
-    if (!covers(item, section)) continue;
-    if (low_[item] > level) {
-      next = std::min(next, low_[item]);
+  const std::uint32_t end = end_before(where, section + 1);
+  for (std::uint32_t i = where.begin; i < end; ++i) {
+    if (low_[i] == kGone || !covers(i, section)) continue;
+    if (low_[i] > level) {
+      next = std::min(next, low_[i]);
     } else {
-      const auto& it = input_.items[item];
-      first = std::min(first, it.first);
-      last = std::max(last, it.last);
+      first = std::min(first, first_[i]);
+      last = std::max(last, last_[i]);
       waiting = true;
     }
   }
   if (!waiting) return next;
   // An item that waits here can be held up only by one beside the section that overlaps it.
-  for (std::uint32_t i = where.begin; i < where.end; ++i) {
-    const std::uint32_t item = active_[i];
-    const auto& it = input_.items[item];
-    if (it.last <= first || it.first >= last) continue;
+  const std::uint32_t until = end_before(where, last);
+  for (std::uint32_t i = where.begin; i < until; ++i) {
+    if (low_[i] == kGone || last_[i] <= first) continue;
     if (input_.simple) {
-      if (it.first <= section && section < it.last) continue;
-      next = std::min(next, low_[item] + it.height);
+      if (first_[i] <= section && section < last_[i]) continue;
+      next = std::min(next, static_cast<Unit>(low_[i] + height_[i]));
     } else {
-      if (covers(item, section)) continue;
+      if (covers(i, section)) continue;
+      const auto& it = input_.items[i];
       for (std::uint32_t p = it.part_begin; p < it.part_end; ++p) {
-        next = std::min(next, low_[item] + input_.parts[p].height);
+        next = std::min(next, static_cast<Unit>(low_[i] + input_.parts[p].height));
       }
     }
   }

@@ -32,7 +32,11 @@ std::optional<ScaledModel<Unit>> scale_model(const Model& model, const Scale& sc
   const std::size_t most_forbidden = 64 * (model.items.size() + 1000);
   using Range = typename SearchInput<Unit>::Range;
   std::vector<Range> ranges;
-  for (std::uint32_t i = 0; i < model.items.size(); ++i) {
+  std::vector<std::uint32_t> order(model.items.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return model.items[a].first < model.items[b].first; });
+  for (const std::uint32_t i : order) {
     const Item& it = model.items[i];
     if (it.fixed != kNowhere) continue;
     typename SearchInput<Unit>::Item item{};

@@ -19,7 +19,7 @@ struct Scale {
 };
 Scale scale_of(const Model& model);
 
-// Items keep their index; fixed ones become what the others may not overlap, and are left out of `free`. Requires
+// Items in order of their first section; fixed ones become what the others may not overlap, and are left out. Requires
 // that all heights and offsets fit Unit.
 template <class Unit>
 struct ScaledModel {
