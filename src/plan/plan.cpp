@@ -5,9 +5,11 @@
 #include <thread>
 
 #include "base/try.h"
+#include "berth/plan/replan.h"
 #include "plan/placement/bounds.h"
 #include "plan/placement/lane.h"
 #include "plan/placement/model.h"
+#include "plan/placement/near_known.h"
 #include "plan/placement/placer.h"
 #include "plan/placement/strategies.h"
 
@@ -81,8 +83,8 @@ class Planning {
     threads_ = std::min(threads_, 64u);
   }
 
-  // With `only`, runs only that strategy.
-  Result<MemoryPlan> run(const Strategy* only) {
+  // With `only`, runs only that strategy; with `known`, only places near that plan.
+  Result<MemoryPlan> run(const Strategy* only, const MemoryPlan* known = nullptr) {
     const bool in_place = has_in_place(problem_);
     BERTH_TRY_ASSIGN(models_, build_models(problem_, true));
     if (in_place) {
@@ -98,7 +100,7 @@ class Planning {
     if (problem_.capacity && bound() > *problem_.capacity) return infeasible();
     BERTH_TRY(check_banks());
     for (lane_ = 0; lane_ < models_.size(); ++lane_) {
-      BERTH_TRY(only ? plan_one(*only) : plan_this_lane());
+      BERTH_TRY(only ? plan_one(*only) : known ? plan_near(*known) : plan_this_lane());
     }
     plan_.lower_bound = bound();
     plan_.optimal = plan_.size == plan_.lower_bound;
@@ -168,6 +170,31 @@ class Planning {
       if (layout.top == kNowhere) return no_room();
     }
     plan_.strategy = strategy_name(strategy);
+    settle(model, layout);
+    return {};
+  }
+
+  Result<void> plan_near(const MemoryPlan& known) {
+    Model& model = models_[lane_];
+    std::vector<KnownItem> items(model.items.size());
+    for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+      const std::uint32_t node = model.nodes[n];
+      KnownItem& item = items[model.item_of[n]];
+      if (!known.has(node) || known.slots[node].offset < model.delta[n]) continue;
+      const bool same = known.slots[node].bytes == problem_.lifetimes[node].bytes;
+      item.same = same && (item.same || item.offset == kNowhere);
+      item.offset = known.slots[node].offset - model.delta[n];
+    }
+    Layout layout{{}, kNowhere};
+    if (plain_possible(model)) layout = place_near_known(model, items);
+    plan_.strategy = "near_known";
+    if (layout.top == kNowhere || layout.top > single_block_limit(problem_, used_)) {
+      model.space = Space(problem_, used_, model.alignment);
+      LaneResult found = plan_split(model, options_.seed);
+      if (found.best.top == kNowhere) return no_room();
+      plan_.strategy = found.strategy;
+      layout = std::move(found.best);
+    }
     settle(model, layout);
     return {};
   }
@@ -298,6 +325,11 @@ Result<MemoryPlan> plan(std::initializer_list<Lifetime> lifetimes, const PlanOpt
   PlanProblem problem;
   problem.lifetimes.assign(lifetimes.begin(), lifetimes.end());
   return plan(problem, options);
+}
+
+Result<MemoryPlan> replan(const PlanProblem& problem, const MemoryPlan& known) {
+  const PlanOptions options;
+  return planner::Planning(problem, options).run(nullptr, &known);
 }
 
 Result<MemoryPlan> plan_with(std::string_view strategy, const PlanProblem& problem, const PlanOptions& options) {

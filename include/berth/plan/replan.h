@@ -1,0 +1,64 @@
+// Planning again when little has changed. An engine that serves requests of many shapes sees the same events with other
+// sizes: the plan of one shape tells where the nodes of the next belong. A Replanner keeps what does not change and
+// places new sizes in microseconds, without allocating; replan() takes any changed problem. Neither searches: what they
+// return is valid and usually near the best, and the lower bound shows how near. A Replanner is used by one thread at a
+// time; replan() by any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "berth/base/result.h"
+#include "berth/plan/plan.h"
+
+namespace berth {
+
+namespace internal::planner {
+class KnownOrder;
+}
+
+class Replanner {
+ public:
+  // Where new sizes went.
+  struct Placement {
+    std::uint64_t size = 0;         // the end of the last slot
+    std::uint64_t lower_bound = 0;  // no plan for these sizes is smaller
+  };
+
+  // Prepares for problems that differ from `problem` in the nodes' bytes alone. `known` is a plan of it; only the order
+  // of its offsets counts. O(n log n + p) time and memory for p pairs of nodes that are live together; where p is more
+  // than a few hundred for each node the pairs are left out, and place() only keeps the order. Fails with
+  //   kInvalidArgument  the problem is invalid, or `known` has not one slot for each of its lifetimes
+  //   kUnsupported      the problem has aliases, in-place nodes, gaps, fixed offsets, several lanes, banks, a block
+  //   limit,
+  //                     or alignments that sum to more than 2^60: use replan()
+  static Result<Replanner> make(const PlanProblem& problem, const MemoryPlan& known);
+
+  Replanner(Replanner&&) noexcept;
+  Replanner& operator=(Replanner&&) noexcept;
+  ~Replanner();
+
+  // Writes an offset for each node into `offsets`; that of a node of zero bytes is 0 and means nothing. Every slot goes
+  // down as far as those below it in the known plan let it; if the result is above the live load, it also tries first
+  // fit in a few orders, and keeps the smallest. The capacity of the problem does not count. The same sizes always give
+  // the same offsets. O(n) in practice for the first attempt, O(p) for the others. Allocates nothing. Fails with
+  //   kInvalidArgument  `bytes` or `offsets` has not one entry for each node, or the bytes sum to more than 2^50;
+  //                     nothing is written
+  Result<Placement> place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
+
+  std::size_t nodes() const noexcept;
+
+ private:
+  explicit Replanner(std::unique_ptr<internal::planner::KnownOrder> order) noexcept;
+  std::unique_ptr<internal::planner::KnownOrder> order_;
+};
+
+// Plans `problem`, starting from a plan of a similar one. Node i of the problem is node i of `known`, if that has it; a
+// node without a slot there is new, and one of zero bytes is gone. Nodes whose bytes did not change stay where they are
+// if the plan is then not larger than it must be; otherwise every node goes down as far as it can, in the order of the
+// known offsets. All rules of plan.h hold; the plan passes validate() for `problem`. O(n k) time if at most k nodes are
+// live at the same time, without a search. Fails like plan().
+Result<MemoryPlan> replan(const PlanProblem& problem, const MemoryPlan& known);
+
+}  // namespace berth

@@ -1,0 +1,64 @@
+// The order of a known plan, ready to place other sizes. It holds all its memory: placing allocates nothing. One thread
+// uses it at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/placement/sections.h"
+
+namespace berth::internal::planner {
+
+class KnownOrder {
+ public:
+  struct Node {
+    LevelRange levels;
+    std::uint64_t alignment = 1;
+    std::uint64_t known = 0;  // offset, or kNowhere
+  };
+  struct Placed {
+    std::uint64_t top = 0;
+    std::uint64_t load = 0;  // the largest sum of live bytes
+  };
+
+  explicit KnownOrder(std::span<const Node> nodes);
+
+  std::size_t size() const noexcept { return nodes_.size(); }
+
+  // Requires: one entry for each node in both, and bytes that sum to at most 2^50.
+  Placed place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
+
+ private:
+  struct Extent {
+    SectionRange sections;
+    std::uint64_t mask;  // alignment - 1
+  };
+  struct Gap {
+    std::uint64_t low, high;
+  };
+
+  std::uint64_t measure(std::span<const std::uint64_t> bytes);
+  std::uint64_t let_down(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
+  std::uint64_t first_fit(std::span<const std::uint32_t> order, std::span<const std::uint64_t> bytes,
+                          std::span<std::uint64_t> offsets, std::uint64_t below);
+  void find_pairs();
+  // The highest point of the skyline over these sections, and raising it there to `level`, which is no lower.
+  std::uint64_t highest(SectionRange range) const noexcept;
+  void raise(SectionRange range, std::uint64_t level) noexcept;
+
+  std::vector<Extent> nodes_;
+  std::vector<std::uint32_t> order_;  // by known offset; those without one last
+  std::int32_t sections_ = 0;
+  // The skyline, in blocks: a block that was raised as a whole says so, and its sections are not touched.
+  std::vector<std::uint64_t> skyline_, block_high_, block_whole_;
+  std::vector<std::uint64_t> loads_;
+  // Of each node, those that are live with it; empty if there would be too many.
+  std::vector<std::uint32_t> pair_begin_, pair_;
+  std::vector<std::uint32_t> trial_order_;
+  std::vector<std::uint64_t> trial_;  // offsets of an attempt
+  std::vector<double> keys_;
+  std::vector<Gap> taken_;  // scratch of first_fit
+};
+
+}  // namespace berth::internal::planner
