@@ -53,10 +53,16 @@ void refuses_what_was_returned_or_is_not_its_own(Bed& bed) {
   StepBuffers pool(bed.device());
   BED_TRY_ASSIGN(const Buffer buffer, bed, pool.allocate(u8, {100}));
   BED_TRY_ASSIGN(const Buffer view, bed, buffer.view(4, 8));
-  BED_TRY(bed, pool.release(view));
-  const auto twice = pool.release(buffer);
+  const auto of_view = pool.release(view);
+  ASSERT_FALSE(of_view.has_value());
+  EXPECT_EQ(of_view.error().code(), Code::kNotOwned);
+  BED_TRY(bed, pool.release(buffer));
+  BED_TRY_ASSIGN(const Buffer next, bed, pool.allocate(u8, {100}));
+  EXPECT_EQ(next.storage_id(), buffer.storage_id());
+  const auto twice = pool.release(buffer);  // its memory has another user now
   ASSERT_FALSE(twice.has_value());
   EXPECT_EQ(twice.error().code(), Code::kNotOwned);
+  BED_TRY(bed, pool.release(next));
   BED_TRY_ASSIGN(const Buffer stranger, bed, Buffer::allocate(bed.device(), u8, {100}));
   const auto foreign = pool.release(stranger);
   ASSERT_FALSE(foreign.has_value());

@@ -193,7 +193,7 @@ TEST(Gguf, RefusesTensorsThatOverflowOverlapOrLeaveTheFile) {
   EXPECT_THAT(File(3, 1, 0).tensor("a", {1ull << 32, 1ull << 32}, 0, 0).data(4).refusal(), HasSubstr("does not fit"));
   EXPECT_THAT(File(3, 1, 0).tensor("a", {31}, 2, 0).data(18).refusal(), HasSubstr("not whole blocks of 32"));
   EXPECT_THAT(File(3, 1, 0).tensor("a", {16, 2}, 2, 0).data(18).refusal(), HasSubstr("16 elements are not whole"));
-  EXPECT_THAT(File(3, 1, 0).tensor("a", {1}, 0, 4).data(8).refusal(), HasSubstr("not a multiple of 32"));
+  EXPECT_THAT(File(3, 1, 0).tensor("a", {1}, 0, 4).data(8).refusal(), HasSubstr("not a multiple of the alignment 32"));
   EXPECT_THAT(File(3, 1, 0).tensor("a", {1}, 0, 1ull << 63).data(8).refusal(),
               HasSubstr("offset 9223372036854775808, which is past the end of the file at 72"));
   EXPECT_THAT(File(3, 1, 0).tensor("a", {2}, 0, 0).data(7).refusal(), HasSubstr("but the file ends at"));

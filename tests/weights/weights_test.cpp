@@ -303,7 +303,7 @@ TEST_F(Weights, WritesMetadataAndEveryDtypeThatTheFormatsHaveAndReadsThemBack) {
         ++refused;
       }
     }
-    EXPECT_EQ(tensors.size(), gguf ? 34u : 22u);
+    EXPECT_EQ(tensors.size(), gguf ? 35u : 22u);
     EXPECT_GT(refused, 0u);
     ASSERT_TRUE(gguf ? save_gguf(path("all"), tensors, metadata) : save_safetensors(path("all"), tensors, metadata));
     const WeightFile file = open_weights(path("all")).value();
