@@ -73,6 +73,8 @@ class ArenaDevice final : public berth::Device {
   ~ArenaDevice() override { munmap(memory_, kArenaBytes); }
 
   std::string description() const override { return "one mapping of " + berth::format_bytes(kArenaBytes); }
+  // No host pointer: the bytes can be reached through a queue only, as on most accelerators.
+  berth::BlockFlags expected_flags(const BlockSpec&) noexcept override { return berth::BlockFlags::kNone; }
 
  protected:
   Result<Block> allocate_block(const BlockSpec& spec) override {
@@ -81,7 +83,6 @@ class ArenaDevice final : public berth::Device {
     if (!offset) return out_of_memory(berth::OutOfMemory::Cause::kCapacity, *this, spec);
     std::byte* const start = memory_ + *offset;
     if (spec.zero) std::memset(start, 0, spec.bytes);
-    // No host pointer: the bytes can be reached through a queue only, as on most accelerators.
     return Block{.handle = reinterpret_cast<std::uint64_t>(start), .bytes = spec.bytes};
   }
   void free_block(const Block& block, berth::Timepoint) noexcept override {
