@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/try.h"
 #include "berth/base/mutex.h"
@@ -145,21 +146,28 @@ Residency::Choice Residency::choose() {
 Result<void> Residency::commit() {
   if (!active_.load(std::memory_order_relaxed)) active_.store(true, std::memory_order_relaxed);
   if (!has_pending()) return {};
-  // The callback may release buffers, which calls remove(). It therefore runs without the lock.
-  DropCallback callback;
-  std::vector<Block> told;
-  {
-    const MutexLock lock(mutex_);
-    if (before_drop_) {
-      for (const Member* member : choose().out) told.push_back(member->block);
-      if (!told.empty()) callback = before_drop_;
+  std::uint64_t round = 0;  // tells this call from others
+  while (true) {
+    // The callback may release buffers, which calls remove(). It therefore runs without the lock, and the set may
+    // change meanwhile: blocks that are chosen only then are announced in their turn.
+    DropCallback callback;
+    std::vector<Block> unannounced;
+    {
+      const MutexLock lock(mutex_);
+      if (!has_pending()) return {};
+      if (round == 0) round = ++rounds_;
+      const Choice choice = choose();
+      if (before_drop_)
+        for (Member* member : choice.out)
+          if (std::exchange(member->announced, round) != round) unannounced.push_back(member->block);
+      if (unannounced.empty()) return carry_out(choice);
+      callback = before_drop_;
     }
+    callback(unannounced);
   }
-  if (callback) callback(told);
+}
 
-  const MutexLock lock(mutex_);
-  if (!has_pending()) return {};
-  const Choice choice = choose();
+Result<void> Residency::carry_out(const Choice& choice) {
   pending_.reserve(pending_.size() + choice.back.size() + refused_);
   for (Member* member : choice.out) {
     withdraw(*member);

@@ -399,6 +399,30 @@ TEST(Residency, LetsTheCallbackMakeRoomItself) {
   EXPECT_EQ(cpu->residency()->report().resident_bytes, 100u);
 }
 
+// While the callback runs, without a lock, the set changes: what is given up then was not in the first choice.
+TEST(Residency, TellsTheCallbackOfEveryBlockThatItGivesUp) {
+  CountingResidency set;
+  const auto block = [](std::uint64_t handle) { return Block{.handle = handle, .bytes = 100}; };
+  std::vector<std::uint64_t> told;
+  set.set_budget(200, [&](std::span<const Block> blocks) {
+    for (const Block& each : blocks) told.push_back(each.handle);
+    if (told.size() > 1) return;
+    set.touch(block(1));  // another thread uses what was chosen, and adds more
+    set.add(block(4));
+  });
+  for (const std::uint64_t handle : {1, 2, 3}) set.add(block(handle));
+  ASSERT_TRUE(set.commit());
+  EXPECT_EQ(set.report().left.size(), 2u);
+  std::sort(told.begin(), told.end());
+  EXPECT_EQ(told, (std::vector<std::uint64_t>{1, 2, 3})) << "1 was announced and stays; 2 and 3 are given up";
+  EXPECT_EQ(set.report().resident_bytes, 200u);
+  // The next commit announces again what it gives up.
+  told = {9};
+  set.touch(block(2));
+  ASSERT_TRUE(set.commit());
+  EXPECT_EQ(told, (std::vector<std::uint64_t>{9, 1}));
+}
+
 TEST(Residency, LeavesOutABlockThatIsLargerThanTheBudgetAndNoOther) {
   CountingResidency set;
   set.set_budget(100);

@@ -74,8 +74,9 @@ class Residency {
   void touch(const Block& block) noexcept;
 
   // Keeps at most `bytes` resident; 0 removes the budget. Blocks with the lowest priority are evicted first, then the
-  // least recently used. `before_drop` is called first; it may release buffers, but must not use a queue, because a
-  // queue may be recording. Evicted blocks become resident again when there is room.
+  // least recently used. `before_drop` is called first, for every block that is then evicted; it may release buffers,
+  // but must not use a queue, because a queue may be recording. Evicted blocks become resident again when there is
+  // room.
   using DropCallback = std::function<void(std::span<const Block>)>;
   void set_budget(std::size_t bytes, DropCallback before_drop = {});
   // Sets the priority of a member; 0 unless add() set another. Members with a higher priority stay resident longer.
@@ -121,7 +122,8 @@ class Residency {
     std::uint32_t holds = 1;
     std::size_t pending_at = 0;  // index in pending_, while it is pending
     std::uint64_t used = 0;
-    std::string refusal{};  // the reason, while it is refused
+    std::uint64_t announced = 0;  // the last commit that told the callback about it
+    std::string refusal{};        // the reason, while it is refused
   };
   // The effect of a budget: members to evict or keep out, and members that may become resident again.
   struct Choice {
@@ -129,6 +131,7 @@ class Residency {
   };
 
   Choice choose() BERTH_REQUIRES(mutex_);
+  Result<void> carry_out(const Choice& choice) BERTH_REQUIRES(mutex_);
   void list(Member& member) BERTH_REQUIRES(mutex_);
   void unlist(Member& member) noexcept BERTH_REQUIRES(mutex_);
   void withdraw(Member& member) noexcept BERTH_REQUIRES(mutex_);
@@ -146,6 +149,7 @@ class Residency {
   std::uint64_t added_ BERTH_GUARDED_BY(mutex_) = 0;
   std::uint64_t removed_ BERTH_GUARDED_BY(mutex_) = 0;
   std::uint64_t commits_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t rounds_ BERTH_GUARDED_BY(mutex_) = 0;  // calls of commit() that had something to do
   std::uint64_t renewals_ BERTH_GUARDED_BY(mutex_) = 0;
   bool marked_ BERTH_GUARDED_BY(mutex_) = false;     // a block was added or removed since the last commit
   bool room_made_ BERTH_GUARDED_BY(mutex_) = false;  // a resident block was removed since the last commit
