@@ -58,13 +58,14 @@ class WebgpuDevice final : public Device {
     if ((bits & wgpu::kUsageStorage) != 0) usage |= static_cast<std::uint8_t>(Usage::kKernel);
     if ((bits & wgpu::kUsageUniform) != 0) usage |= static_cast<std::uint8_t>(Usage::kUniform);
     shared_.buffers.add(buffer, size, false, true);
+    context().calls().BufferAddRef(buffer);  // so that the block stays valid if the owner releases the buffer first
     return Block{.handle = memory.address,
                  .bytes = memory.bytes,
                  .flags = BlockFlags::kForeign | (memory.read_only ? BlockFlags::kReadOnly : BlockFlags::kNone),
                  .usage = static_cast<Usage>(usage)};
   }
 
-  void forget_import(const Block& block) noexcept override { shared_.buffers.remove(block.handle); }
+  void forget_import(const Block& block) noexcept override { forget(block); }
 
   void* native() noexcept override { return context().device(); }
   std::size_t trim(std::size_t keep_bytes) noexcept override { return shared_.staging.trim(keep_bytes); }
@@ -90,14 +91,7 @@ class WebgpuDevice final : public Device {
     return Block{.handle = reinterpret_cast<std::uint64_t>(buffer), .bytes = spec.bytes};
   }
 
-  void free_block(const Block& block, Timepoint) noexcept override {
-    const BufferStatePtr state = shared_.buffers.remove(block.handle);
-    if (state == nullptr) return;
-    // A bind group that a queue caches must not keep the memory. Work that was recorded but never submitted must not
-    // use a destroyed buffer: the driver keeps it until the recording is dropped.
-    if (state->users.load(std::memory_order_acquire) == 0) context().calls().BufferDestroy(state->buffer);
-    context().calls().BufferRelease(state->buffer);
-  }
+  void free_block(const Block& block, Timepoint) noexcept override { forget(block); }
 
   // WebGPU does not expose residency: the set only counts.
   std::unique_ptr<Residency> make_residency() override { return std::make_unique<CountingResidency>(); }
@@ -108,6 +102,16 @@ class WebgpuDevice final : public Device {
 
  private:
   Context& context() const noexcept { return *shared_.context; }
+
+  // Gives up the reference that one block has to its buffer.
+  void forget(const Block& block) noexcept {
+    const BufferStatePtr last = shared_.buffers.remove(block.handle);
+    // A bind group that a queue caches must not keep the memory of a buffer that was made here. Work that was recorded
+    // but never submitted must not use a destroyed buffer: the driver keeps it until the recording is dropped.
+    if (last != nullptr && !last->foreign && last->users.load(std::memory_order_acquire) == 0)
+      context().calls().BufferDestroy(last->buffer);
+    context().calls().BufferRelease(reinterpret_cast<wgpu::Buffer>(block.handle));
+  }
 
   Shared shared_;
 };

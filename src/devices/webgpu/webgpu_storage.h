@@ -22,6 +22,7 @@ struct BufferState {
   std::uint64_t bytes = 0;  // of the driver's buffer: the block's, rounded up
   bool maps = false;
   bool foreign = false;
+  std::uint32_t blocks = 1;            // that stand for this buffer; guarded by the table
   std::atomic<std::int32_t> users{0};  // recorded commands; -1 while mapped
   std::atomic<Submission> last_use{0};
 
@@ -57,9 +58,12 @@ struct BufferState {
 
 using BufferStatePtr = std::shared_ptr<BufferState>;
 
-// Finds the state by the driver's handle, which is the handle of the Block.
+// Finds the state by the driver's handle, which is the handle of the Block. Several blocks may stand for one buffer: a
+// buffer can be imported more than once, and a buffer of Berth can be imported too. They share one state, because a
+// recorded command of one forbids mapping by another.
 class BufferTable {
  public:
+  // `foreign` is ignored for a buffer that is known already.
   BufferStatePtr add(wgpu::Buffer buffer, std::uint64_t bytes, bool maps, bool foreign) {
     auto state = std::make_shared<BufferState>();
     state->buffer = buffer;
@@ -67,9 +71,12 @@ class BufferTable {
     state->maps = maps;
     state->foreign = foreign;
     const ScopedLock lock(mutex_);
-    state->id = ++last_id_;
-    states_.insert_or_assign(buffer, state);
-    return state;
+    const auto [at, is_new] = states_.try_emplace(buffer, state);
+    if (is_new)
+      state->id = ++last_id_;
+    else
+      ++at->second->blocks;
+    return at->second;
   }
   // Null for an unknown handle.
   BufferStatePtr find(std::uint64_t handle) const {
@@ -77,10 +84,11 @@ class BufferTable {
     const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));
     return it == states_.end() ? nullptr : it->second;
   }
+  // Takes one block away. Returns the state if it was the last, otherwise null.
   BufferStatePtr remove(std::uint64_t handle) noexcept {
     const ScopedLock lock(mutex_);
     const auto it = states_.find(reinterpret_cast<wgpu::Buffer>(handle));
-    if (it == states_.end()) return nullptr;
+    if (it == states_.end() || --it->second->blocks > 0) return nullptr;
     BufferStatePtr state = std::move(it->second);
     states_.erase(it);
     return state;

@@ -348,6 +348,34 @@ TEST_P(WebgpuDevices, LaunchesMoreThanTheConstantsOfOneRecordingHold) {
   EXPECT_EQ(sum, expected);
 }
 
+// The same kernel on the same windows, with its constants in another chunk of staging: a bind group that is cached from
+// the first launch would read the constants of the first.
+TEST_P(WebgpuDevices, BindsTheConstantsOfThisRecording) {
+  const Kernel kernel = device_->make_kernel({.code = bytes_of(kAdd)}).value();
+  const Buffer buffer = words(512);
+  ASSERT_TRUE(buffer.copyin(std::vector<std::byte>(2048)).has_value());
+  const std::array<KernelArgument, 2> arguments = {KernelArgument{window(buffer, 0, 4), Access::kRead},
+                                                   KernelArgument{window(buffer, 1024, 4), Access::kWrite}};
+  const auto launch = [&](Queue& queue, std::uint32_t constant) {
+    ASSERT_TRUE(queue.launch(kernel, arguments, {}, std::as_bytes(std::span(&constant, 1))).has_value());
+  };
+  const auto result = [&] {
+    std::uint32_t value = 0;
+    EXPECT_TRUE(queue_->read(window(buffer, 1024, 4), std::as_writable_bytes(std::span(&value, 1))).has_value());
+    EXPECT_TRUE(queue_->finish().has_value());
+    return value;
+  };
+  launch(*queue_, 11);
+  EXPECT_EQ(result(), 11u);
+  // Another queue takes the chunk that has become free, and keeps it.
+  const QueuePtr other = device_->make_queue().value();
+  launch(*other, 22);
+  const std::uint64_t chunks = webgpu::transfer_counters(*device_).staging_chunks;
+  launch(*queue_, 33);
+  EXPECT_GT(webgpu::transfer_counters(*device_).staging_chunks, chunks) << "the test needs another chunk";
+  EXPECT_EQ(result(), 33u);
+}
+
 TEST_P(WebgpuDevices, HoldsTheBuffersOfALaunchThatHadToSendTheRecordingOff) {
   // The launch that finds no room for its constants sends off what was recorded before it. What comes after it must
   // still wait for it, though everything submitted is over by then.
