@@ -4,12 +4,17 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/across_fork.h"
 #include "berth/base/mutex.h"
 
 namespace berth {
 namespace {
 
-struct Names {
+struct Names final : internal::AcrossFork {
+  Names() { join_forks(*this, Turn::kLeaf); }
+  void before_fork() noexcept override BERTH_NO_THREAD_ANALYSIS { mutex.lock(); }
+  void after_fork(bool) noexcept override BERTH_NO_THREAD_ANALYSIS { mutex.unlock(); }
+
   Mutex mutex;
   std::deque<std::string> texts BERTH_GUARDED_BY(mutex){""};
   std::unordered_map<std::string_view, std::uint16_t> ids BERTH_GUARDED_BY(mutex){{"", std::uint16_t{0}}};
@@ -20,6 +25,9 @@ Names& names() {
   static Names* const instance = new Names;
   return *instance;
 }
+
+// Made when the program starts: a child of a fork would wait forever for a thread that was making it.
+[[maybe_unused]] const Names& made_at_start = names();
 
 constexpr std::uint16_t kOther = 0xffff;
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/across_fork.h"
 #include "base/thread_handoff.h"
 
 #if defined(__SSE2__) && !BERTH_THREAD_SANITIZER
@@ -23,24 +24,21 @@ constexpr std::size_t kPiece = std::size_t{2} << 20;
 // From this size on, the target of a copy would not stay in the caches anyway.
 constexpr std::size_t kPastCaches = std::size_t{32} << 20;
 
-int handed_to_pieces = 0, handed_back = 0;  // only their addresses are used
-
 // A range of pieces, which oneTBB copies from task to task. A thread that splits a task makes copies that another
-// thread runs, so copying is a handoff between threads too.
+// thread runs, so copying is a handoff between threads too. Each object, and each loop for what comes back, is a token
+// of its own, so that the sanitizer does not take two loops for ordered.
 template <class Body>
 class Pieces {
  public:
-  Pieces(std::size_t bytes, const Body& body) : bytes_(bytes), body_(&body) { hand_over(&handed_to_pieces); }
-  Pieces(const Pieces& other) : bytes_((take_over(&handed_to_pieces), other.bytes_)), body_(other.body_) {
-    hand_over(&handed_to_pieces);
-  }
+  Pieces(std::size_t bytes, const Body& body) : bytes_(bytes), body_(&body) { hand_over(this); }
+  Pieces(const Pieces& other) : bytes_((take_over(&other), other.bytes_)), body_(other.body_) { hand_over(this); }
   Pieces& operator=(const Pieces&) = delete;
 
   void operator()(const tbb::blocked_range<std::size_t>& range) const {
-    take_over(&handed_to_pieces);
+    take_over(this);
     const std::size_t begin = range.begin() * kPiece;
     (*body_)(begin, std::min(bytes_, range.end() * kPiece) - begin);
-    hand_over(&handed_back);
+    hand_over(body_);
   }
 
  private:
@@ -50,9 +48,11 @@ class Pieces {
 
 template <class Body>
 void parallel_pieces(std::size_t bytes, const Body& body) {
+  // The worker threads of oneTBB do not exist in the child of a fork.
+  if (is_forked_child()) return body(0, bytes);
   const std::size_t pieces = (bytes + kPiece - 1) / kPiece;
   tbb::parallel_for(tbb::blocked_range<std::size_t>(0, pieces, 4), Pieces<Body>(bytes, body));
-  take_over(&handed_back);
+  take_over(&body);
 }
 
 #if defined(__SSE2__) && !BERTH_THREAD_SANITIZER

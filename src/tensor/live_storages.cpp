@@ -9,6 +9,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/across_fork.h"
 #include "berth/base/mutex.h"
 #include "berth/memory/device.h"
 #include "memory/leak_tracking.h"
@@ -20,13 +21,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Live {
+struct Live final : AcrossFork {
   const Clock::time_point began = Clock::now();
   Mutex mutex;
   Storage* first BERTH_GUARDED_BY(mutex) = nullptr;
   std::uint64_t serial BERTH_GUARDED_BY(mutex) = 0;
 
+  void before_fork() noexcept override BERTH_NO_THREAD_ANALYSIS { mutex.lock(); }
+  void after_fork(bool) noexcept override BERTH_NO_THREAD_ANALYSIS { mutex.unlock(); }
+
   Live() {
+    join_forks(*this, Turn::kLeaf);
     std::atexit([] {
       if (!tracks_leaks()) return;
       if (const std::string report = live_buffers().to_string(); !report.empty())
@@ -40,6 +45,9 @@ Live& live() {
   static Live* const instance = new Live;
   return *instance;
 }
+
+// Made when the program starts: a child of a fork would wait forever for a thread that was making it.
+[[maybe_unused]] const Live& made_at_start = live();
 
 }  // namespace
 

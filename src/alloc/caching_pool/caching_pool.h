@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "alloc/caching_pool/parts.h"
+#include "base/across_fork.h"
 #include "berth/alloc/caching_pool.h"
 #include "berth/base/mutex.h"
 #include "berth/memory/out_of_memory.h"
@@ -17,7 +18,9 @@
 
 namespace berth::internal {
 
-class CachingPoolImpl final : public CachingPool, public std::enable_shared_from_this<CachingPoolImpl> {
+class CachingPoolImpl final : public CachingPool,
+                              public std::enable_shared_from_this<CachingPoolImpl>,
+                              private internal::AcrossFork {
  public:
   CachingPoolImpl(AllocatorPtr inner, CachingPoolOptions options);
   ~CachingPoolImpl() override;
@@ -30,6 +33,10 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   CachingPoolCounters counters(Name tag) const noexcept override;
   std::size_t trim_tag(Name tag) noexcept override;
   Result<void> check() const override;
+
+  // All caches are closed during a fork. In the child, those of other threads are retired.
+  void before_fork() noexcept override;
+  void after_fork(bool in_child) noexcept override;
 
   // Called when a thread ends: moves its cached blocks to the shared cache.
   void retire(ThreadCache& cache) noexcept;
@@ -75,6 +82,7 @@ class CachingPoolImpl final : public CachingPool, public std::enable_shared_from
   std::int64_t live_of(const Name* tag) const noexcept BERTH_REQUIRES(mutex_);
   CachingPoolCounters count_all(const Name* tag) const noexcept BERTH_REQUIRES(mutex_);
   void share_all(ThreadCache& cache) noexcept BERTH_REQUIRES(mutex_);
+  void vacate(ThreadCache& cache) noexcept BERTH_REQUIRES(mutex_);
   std::size_t cached_of(const Name* tag) const noexcept BERTH_REQUIRES(mutex_);
   Result<void> check_locked() const BERTH_REQUIRES(mutex_);
   Result<void> check_stopped() const BERTH_REQUIRES(mutex_);

@@ -55,7 +55,9 @@ CachingPoolImpl::CachingPoolImpl(AllocatorPtr inner, CachingPoolOptions options)
       slot_(id_ % kRecent),
       options_(std::move(options)),
       largest_(std::min(options_.max_block_bytes, std::size_t{1} << kLargestClassBits)),
-      own_classes_(size_class(largest_ + 1)) {}
+      own_classes_(size_class(largest_ + 1)) {
+  join_forks(*this, AcrossFork::Turn::kPool);
+}
 
 std::shared_ptr<CachingPool> make_caching_pool(AllocatorPtr inner, CachingPoolOptions options) {
   return std::make_shared<CachingPoolImpl>(std::move(inner), std::move(options));

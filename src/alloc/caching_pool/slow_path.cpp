@@ -22,6 +22,7 @@ Error too_many_blocks() {
 }  // namespace
 
 CachingPoolImpl::~CachingPoolImpl() {
+  leave_forks(*this);
   // No other thread can be here: a thread that ends holds a reference while it retires.
   give_up(0, nullptr);
   // Threads may keep pointers to their caches for longer, and a new pool may have the same address.
@@ -162,7 +163,8 @@ Result<Block> CachingPoolImpl::allocate_slowly(const BlockSpec& asked, PoolNode*
       node = group->bins[index].pop();
       group->add_cached(-static_cast<std::int64_t>(node->inner.bytes));
     } else {
-      node = take_shared(group, number, index, asked.on);
+      // Zeroing does not go through the queue of the timeline, so a block to be zeroed must be idle.
+      node = take_shared(group, number, index, asked.zero ? TimelineId::kNone : asked.on);
     }
     if (node != nullptr) {
       ++(cache != nullptr ? cache->hits : shared_hits_);
@@ -229,9 +231,17 @@ Result<Block> CachingPoolImpl::allocate_below(const BlockSpec& asked, std::size_
   wanted.alignment = std::max(asked.alignment, kLeastAlignment);
   // A cached block is reused by other timelines later, so it must not be tied to the timeline that requests it first.
   if (size_class != kUncached) wanted.on = TimelineId::kNone;
-  auto given = inner()->allocate(wanted);
+  const auto take = [&] {
+    try {
+      return inner()->allocate(wanted);
+    } catch (...) {  // a callback of the user threw
+      held_.fetch_sub(bytes, std::memory_order_relaxed);
+      throw;
+    }
+  };
+  auto given = take();
   if (!given && given.error().code() == Code::kOutOfMemory && give_up(0, nullptr) > 0)
-    if (auto again = inner()->allocate(wanted)) given = std::move(again);  // otherwise report the first error
+    if (auto again = take()) given = std::move(again);  // otherwise report the first error
   if (!given) {
     held_.fetch_sub(bytes, std::memory_order_relaxed);
     return given;
@@ -479,10 +489,32 @@ void CachingPoolImpl::share_all(ThreadCache& cache) noexcept {
 // home.
 void CachingPoolImpl::retire(ThreadCache& cache) noexcept {
   const Lock lock(mutex_);
+  vacate(cache);
+}
+
+void CachingPoolImpl::vacate(ThreadCache& cache) noexcept {
   share_all(cache);
   cache.current = &no_group;
   cache.ceiling = kNotKnown;
   cache.is_vacant = true;
+}
+
+// The lock is held from one of these functions to the other, which the analysis cannot follow.
+void CachingPoolImpl::before_fork() noexcept BERTH_NO_THREAD_ANALYSIS {
+  mutex_.lock();
+  for (const auto& cache : caches_) cache->close();
+  BiasedLock::barrier();
+  for (const auto& cache : caches_) cache->await_owner();
+}
+
+void CachingPoolImpl::after_fork(bool in_child) noexcept BERTH_NO_THREAD_ANALYSIS {
+  if (in_child) {
+    const ThreadCache* const own = find_cache();
+    for (const auto& cache : caches_)
+      if (cache.get() != own && !cache->is_vacant) vacate(*cache);
+  }
+  for (const auto& cache : caches_) cache->open(this);
+  mutex_.unlock();
 }
 
 }  // namespace berth::internal
