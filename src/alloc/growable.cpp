@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
 #include "memory/check_alignment.h"
+#include "memory/uses.h"
 #include "memory/zero_block.h"
 
 namespace berth {
@@ -33,6 +35,7 @@ class MappedGrowable final : public GrowableMemory {
         steps_(bytes / step) {}
 
   ~MappedGrowable() override {
+    for (const Pending& one : pending_) static_cast<void>(internal::finish(one.last_use));
     free_reached(true, TimelineId::kNone);
     bool empty = true;
     for (std::size_t i = 0; i < steps_.size(); ++i)
@@ -68,18 +71,18 @@ class MappedGrowable final : public GrowableMemory {
 
   void release(const Block& block, Timepoint last_use) noexcept override {
     if (block.bytes == 0) return;
-    const bool reached = is_reached(last_use);
-    const MutexLock lock(mutex_);
-    if (!reached) {
+    if (!is_reached(last_use)) {
       try {
+        const MutexLock lock(mutex_);
         pending_.push_back({block.handle - base_, last_use});
         pending_bytes_ += *offsets_.size_of(block.handle - base_);
         return;
       } catch (...) {
         // No memory to store the pending free. Waiting is slow, but always correct.
-        static_cast<void>(wait(last_use));
+        static_cast<void>(internal::finish(last_use));
       }
     }
+    const MutexLock lock(mutex_);
     give_back(block.handle - base_);
   }
 
@@ -125,11 +128,13 @@ class MappedGrowable final : public GrowableMemory {
     auto cause = OutOfMemory::Cause::kCapacity;
     std::string driver;
     {
+      // Zeroing does not go through the queue of the timeline, so memory to be zeroed must be idle.
+      const TimelineId timeline = spec.zero ? TimelineId::kNone : spec.on;
       const MutexLock lock(mutex_);
-      free_reached(false, spec.on);
+      free_reached(false, timeline);
       auto found = offsets_.allocate(spec.bytes, spec.alignment);
       if (!found) {
-        free_reached(true, spec.on);
+        free_reached(true, timeline);
         found = offsets_.allocate(spec.bytes, spec.alignment);
       }
       if (found) {
@@ -248,6 +253,12 @@ Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const Gr
                  "growable memory of {} bytes in steps of {}: neither may be zero", options.reserve_bytes,
                  options.step_bytes);
   BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, device->make_address_space());
+  // No address space has half of these addresses, and below that no sum here can overflow.
+  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 4;
+  if (options.reserve_bytes > kMost || options.step_bytes > kMost)
+    return Error(Code::kOutOfMemory, Layer::kAllocator,
+                 "growable memory of {b} in steps of {b}, and there are no more than {b} of addresses",
+                 options.reserve_bytes, options.step_bytes, kMost);
   const std::size_t step = round_up(options.step_bytes, space->granularity());
   const std::size_t bytes = round_up(options.reserve_bytes, step);
   BERTH_TRY_ASSIGN(OffsetAllocator offsets, OffsetAllocator::make(bytes, 256));

@@ -17,7 +17,13 @@ Result<Block> Limit::allocate(const BlockSpec& spec) {
   const bool fits =
       accounting_.reserve(spec.bytes) || (on_pressure_ && on_pressure_(spec) && accounting_.reserve(spec.bytes));
   if (!fits) return out_of_memory(OutOfMemory::Cause::kBudget, *this, spec, limit_bytes());
-  auto block = inner()->allocate(spec);
+  Result<Block> block = Block();
+  try {
+    block = inner()->allocate(spec);
+  } catch (...) {  // a callback of the user threw
+    accounting_.cancel(spec.bytes);
+    throw;
+  }
   if (!block) {
     accounting_.cancel(spec.bytes);
     return block;

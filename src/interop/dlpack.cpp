@@ -14,6 +14,7 @@
 
 #include "base/try.h"
 #include "berth/memory/registry.h"
+#include "memory/uses.h"
 
 namespace berth::dlpack {
 
@@ -87,7 +88,7 @@ template <class Managed>
 Result<Managed*> export_as(const Buffer& buffer) {
   BERTH_TRY_ASSIGN(const Type type, check_export(buffer));
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
-  if (window.owner != nullptr) BERTH_TRY(wait(Timepoint{window.owner->last_use.load(std::memory_order_acquire)}));
+  if (window.owner != nullptr) BERTH_TRY(internal::wait_for_uses(*window.owner));
   auto* const exported = new (std::nothrow) Exported<Managed>{{}, buffer, {}, {}};
   if (exported == nullptr)
     return Error(Code::kOutOfMemory, Layer::kInterop, "no memory for the description of a DLPack tensor");

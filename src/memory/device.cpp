@@ -11,6 +11,7 @@
 #include "berth/memory/out_of_memory.h"
 #include "memory/check_alignment.h"
 #include "memory/leak_tracking.h"
+#include "memory/uses.h"
 
 namespace berth {
 
@@ -84,7 +85,13 @@ Result<void> Device::reserve(const BlockSpec& spec, std::size_t bytes) {
 
 Result<Block> Device::try_allocate(const BlockSpec& spec) {
   BERTH_TRY(reserve(spec, spec.bytes));
-  auto block = allocate_block(spec);
+  Result<Block> block = Block();
+  try {
+    block = allocate_block(spec);
+  } catch (...) {
+    accounting_.cancel(spec.bytes);
+    throw;
+  }
   if (!block) {
     accounting_.cancel(spec.bytes);
     // The report is built here, when the bytes of the failed request no longer count as live.
@@ -128,7 +135,7 @@ void Device::release(const Block& block, Timepoint last_use) noexcept {
     pending_bytes_.fetch_add(block.bytes, std::memory_order_relaxed);
   } catch (...) {
     // No memory to store the pending free. Waiting is slow, but always correct.
-    static_cast<void>(wait(last_use));
+    static_cast<void>(internal::finish(last_use));
     free_now(block, last_use);
   }
 }
@@ -193,16 +200,6 @@ Result<Queue*> Device::default_queue() {
     default_queue_.store(default_queue_owner_.get(), std::memory_order_release);
   }
   return default_queue_owner_.get();
-}
-
-Result<void> Device::synchronize() {
-  if (Queue* queue = default_queue_.load(std::memory_order_acquire)) BERTH_TRY(queue->finish());
-  {
-    const MutexLock lock(queues_mutex_);
-    for (Queue* queue : queues_) BERTH_TRY(queue->wait_submitted());
-  }
-  free_reached(true);
-  return {};
 }
 
 Result<void> Device::keep_resident() {

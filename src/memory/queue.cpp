@@ -1,13 +1,16 @@
 #include "berth/memory/queue.h"
 
 #include <algorithm>
-#include <cassert>
+#include <exception>
+#include <new>
+#include <utility>
 
 #include "base/atomic_peak.h"
 #include "base/try.h"
 #include "berth/base/mutex.h"
 #include "berth/memory/device.h"
 #include "memory/timelines.h"
+#include "memory/uses.h"
 
 namespace berth {
 
@@ -46,8 +49,13 @@ bool overlap(const Window& a, const Window& b) noexcept {
 
 Queue::Queue(Device& device) : device_(&device), timeline_(take_timeline(*this)), submitted_(0) {
   if (Timeline* timeline = find_timeline(timeline_)) submitted_ = timeline->reached.load(std::memory_order_acquire);
-  const MutexLock lock(device.queues_mutex_);
-  device.queues_.push_back(this);
+  try {
+    const MutexLock lock(device.queues_mutex_);
+    device.queues_.push_back(this);
+  } catch (...) {
+    give_timeline(timeline_);
+    throw;
+  }
 }
 
 Queue::~Queue() {
@@ -55,8 +63,10 @@ Queue::~Queue() {
 }
 
 void Queue::close() noexcept {
-  if (closed_) return;
-  closed_ = true;
+  {
+    const MutexLock lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+  }
   {
     const MutexLock lock(device_->queues_mutex_);
     std::erase(device_->queues_, this);
@@ -65,7 +75,7 @@ void Queue::close() noexcept {
   static_cast<void>(do_wait(submitted_));
   // Recorded work that was never submitted will not run, so the timepoint of its uses is reached too.
   note_reached(submitted_ + 1);
-  let_go_of_reached();
+  drop_reached(timeline_);
   give_timeline(timeline_);
 }
 
@@ -88,7 +98,19 @@ Result<void> Queue::check(const Window& window, Usage usage, bool writes) const 
   return {};
 }
 
-void Queue::stamp(const Window& window) {
+// Called before an operation is recorded: afterwards it could no longer be refused.
+Result<void> Queue::make_room(std::size_t owners) {
+  if (executes_at_once() || kept_.capacity() - kept_.size() >= owners) return {};
+  kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(std::exchange(taken_, 0)));
+  try {
+    if (kept_.capacity() - kept_.size() < owners) kept_.reserve(2 * kept_.size() + owners + 8);
+  } catch (const std::bad_alloc&) {
+    return Error(Code::kOutOfMemory, Layer::kQueue, "no host memory to record the use of {} windows", owners);
+  }
+  return {};
+}
+
+void Queue::stamp(const Window& window) noexcept {
   recorded_ = true;
   if (Residency* residency = device_->residency()) residency->touch(window.block);
   if (window.owner == nullptr || executes_at_once()) return;
@@ -100,7 +122,9 @@ void Queue::stamp(const Window& window) {
     if (other.timeline() != timeline_ && !is_reached(other)) {
       // One word cannot hold the timepoints of two queues: keep the memory alive until ours is reached.
       window.owner->retain();
-      kept_.push_back({window.owner, now.value()});
+      kept_.push_back({window.owner, now.value()});  // make_room() was called
+      keeps_.store(true, std::memory_order_release);
+      window.owner->is_kept.store(true, std::memory_order_release);
       return;
     }
     if (last_use.compare_exchange_weak(before, now.bits, std::memory_order_acq_rel)) return;
@@ -111,23 +135,33 @@ void Queue::note_reached(std::uint64_t value) noexcept {
   if (Timeline* timeline = find_timeline(timeline_)) raise_to(timeline->reached, value, std::memory_order_acq_rel);
 }
 
-void Queue::let_go_of_reached() noexcept {
-  const Timeline* timeline = find_timeline(timeline_);
-  if (timeline == nullptr) return;
-  std::vector<Kept> reached;
-  {
-    const MutexLock lock(mutex_);
-    const std::uint64_t value = timeline->reached.load(std::memory_order_acquire);
-    const auto end = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.until > value; });
-    if (end == kept_.begin()) return;
-    if (end == kept_.end()) {
-      reached.swap(kept_);
-    } else {
-      reached.assign(kept_.begin(), end);
-      kept_.erase(kept_.begin(), end);
-    }
+BlockOwner* Queue::take_kept(std::uint64_t value) noexcept {
+  const MutexLock lock(mutex_);
+  if (taken_ == kept_.size() || kept_[taken_].until > value) return nullptr;
+  BlockOwner* const owner = kept_[taken_++].owner;
+  if (taken_ == kept_.size()) {
+    kept_.clear();
+    taken_ = 0;
+    keeps_.store(false, std::memory_order_release);
   }
-  for (const Kept& kept : reached) kept.owner->drop();  // outside the lock: a drop may free memory of a device
+  return owner;
+}
+
+// One owner at a time, and outside of every lock: a drop may free memory of a device, and may call the user, who may
+// destroy this queue. A LineUse around the drop would make the queue's destructor wait for this thread forever.
+void Queue::drop_reached(TimelineId id) noexcept {
+  Timeline* const timeline = find_timeline(id);
+  if (timeline == nullptr) return;
+  while (true) {
+    BlockOwner* owner = nullptr;
+    {
+      const LineUse use(*timeline);
+      if (use.queue() != nullptr && use.queue()->keeps_.load(std::memory_order_acquire))
+        owner = use.queue()->take_kept(timeline->reached.load(std::memory_order_acquire));
+    }
+    if (owner == nullptr) return;
+    owner->drop();
+  }
 }
 
 Result<void> Queue::write(const Window& target, std::span<const std::byte> source) {
@@ -137,6 +171,7 @@ Result<void> Queue::write(const Window& target, std::span<const std::byte> sourc
   BERTH_TRY(check(target, Usage::kCopyTarget, true));
   if (source.empty()) return {};
   const MutexLock lock(mutex_);
+  BERTH_TRY(make_room(1));
   BERTH_TRY(do_write(target, source));
   stamp(target);
   return {};
@@ -149,6 +184,7 @@ Result<void> Queue::read(const Window& source, std::span<std::byte> target) {
   BERTH_TRY(check(source, Usage::kCopySource, false));
   if (target.empty()) return {};
   const MutexLock lock(mutex_);
+  BERTH_TRY(make_room(1));
   BERTH_TRY(do_read(source, target));
   stamp(source);
   return {};
@@ -162,6 +198,7 @@ Result<void> Queue::copy(const Window& source, const Window& target) {
   BERTH_TRY(check(target, Usage::kCopyTarget, true));
   if (source.bytes == 0) return {};
   const MutexLock lock(mutex_);
+  BERTH_TRY(make_room(2));
   BERTH_TRY(do_copy(source, target));
   stamp(source);
   stamp(target);
@@ -172,6 +209,7 @@ Result<void> Queue::fill(const Window& target, std::uint8_t value) {
   BERTH_TRY(check(target, Usage::kCopyTarget, true));
   if (target.bytes == 0) return {};
   const MutexLock lock(mutex_);
+  BERTH_TRY(make_room(1));
   BERTH_TRY(do_fill(target, value));
   stamp(target);
   return {};
@@ -189,6 +227,7 @@ Result<void> Queue::copy_rows(const Window& source, std::size_t source_pitch, co
     return Error(Code::kInvalidView, Layer::kQueue, "{} rows of {} bytes do not fit into windows of {} and {} bytes",
                  rows, row_bytes, source.bytes, target.bytes);
   const MutexLock lock(mutex_);
+  BERTH_TRY(make_room(2));
   BERTH_TRY(do_copy_rows(source, source_pitch, target, target_pitch, row_bytes, rows));
   stamp(source);
   stamp(target);
@@ -209,6 +248,7 @@ Result<void> Queue::launch(const Kernel& kernel, std::span<const KernelArgument>
                      "arguments {} and {} overlap and one is written; pass one window, or mark both kRead", i, j);
     }
   const MutexLock lock(mutex_);
+  BERTH_TRY(make_room(arguments.size()));
   BERTH_TRY(do_launch(kernel, arguments, grid, constants));
   for (const KernelArgument& argument : arguments) stamp(argument.window);
   recorded_ = true;
@@ -217,8 +257,21 @@ Result<void> Queue::launch(const Kernel& kernel, std::span<const KernelArgument>
 
 Result<void> Queue::record_native(std::span<const Window> uses,
                                   const std::function<Result<void>(void* native)>& record) {
+  // The device treats an exception as any other failure in the middle of a recording; then it is passed on.
+  std::exception_ptr thrown;
+  const auto guarded = [&](void* native) -> Result<void> {
+    try {
+      return record(native);
+    } catch (...) {
+      thrown = std::current_exception();
+      return Error(Code::kCancelled, Layer::kQueue, "a record function threw an exception");
+    }
+  };
   const MutexLock lock(mutex_);
-  BERTH_TRY(do_record_native(uses, record));
+  BERTH_TRY(make_room(uses.size()));
+  auto recorded = do_record_native(uses, guarded);
+  if (thrown) std::rethrow_exception(thrown);
+  if (!recorded) return recorded;
   for (const Window& window : uses) stamp(window);
   recorded_ = true;
   return {};
@@ -226,6 +279,14 @@ Result<void> Queue::record_native(std::span<const Window> uses,
 
 Result<void> Queue::wait_for(Timepoint moment) {
   if (moment.timeline() == timeline_ || is_reached(moment)) return {};
+  {
+    const LineUse use(*find_timeline(moment.timeline()));
+    if (use.queue() == nullptr) return {};
+    if (const std::uint64_t last = use.queue()->submitted_.load(std::memory_order_acquire); moment.value() > last)
+      return Error(Code::kInvalidArgument, Layer::kQueue,
+                   "timepoint {} of another queue is not submitted yet (the last is {}); call its submit() first",
+                   moment.value(), last);
+  }
   const MutexLock lock(mutex_);
   BERTH_TRY(do_wait_for(moment));
   // The next submit has a timepoint of its own even if nothing else is recorded: it is reached after `moment`.
@@ -233,49 +294,53 @@ Result<void> Queue::wait_for(Timepoint moment) {
   return {};
 }
 
-Result<Timepoint> Queue::submit() {
+Result<Timepoint> Queue::submit_recorded() {
   Residency* const residency = device_->residency();
-  Timepoint moment;
-  bool keeps_buffers = false;
   while (true) {
     // Committed outside the lock, because the set's callback is the user's code and placing memory takes long. Another
     // thread may record work with memory of its own meanwhile, so the set is tested again inside the lock.
     if (residency != nullptr) BERTH_TRY(residency->commit());
     const MutexLock lock(mutex_);
     if (residency != nullptr && residency->has_pending()) continue;
-    if (recorded_) {
+    if (recorded_ && !closed_) {
       const std::uint64_t value = submitted_.load(std::memory_order_relaxed) + 1;
       BERTH_TRY(do_submit(value));
-      submitted_.store(value, std::memory_order_relaxed);
+      submitted_.store(value, std::memory_order_release);
       recorded_ = false;
       if (executes_at_once()) note_reached(value);
     }
-    moment = Timepoint::at(timeline_, submitted_.load(std::memory_order_relaxed));
-    keeps_buffers = !kept_.empty();
-    break;
+    return Timepoint::at(timeline_, submitted_.load(std::memory_order_relaxed));
   }
+}
+
+Result<Timepoint> Queue::submit() {
+  BERTH_TRY_ASSIGN(const Timepoint moment, submit_recorded());
   // A program that never waits on this queue must not keep released buffers forever.
-  if (keeps_buffers) {
+  if (keeps_.load(std::memory_order_acquire)) {
     note_reached(poll());
-    let_go_of_reached();
+    drop_reached(moment.timeline());
   }
   return moment;
 }
 
+Result<void> Queue::wait_only(Timepoint moment) {
+  if (is_reached(moment)) return {};
+  {
+    const MutexLock lock(mutex_);
+    if (moment.value() > submitted_)
+      return Error(Code::kInvalidArgument, Layer::kQueue,
+                   "timepoint {} of this queue is not submitted yet (the last is {}); call submit() first",
+                   moment.value(), submitted_.load(std::memory_order_relaxed));
+  }
+  BERTH_TRY(do_wait(moment.value()));
+  note_reached(moment.value());
+  return {};
+}
+
 Result<void> Queue::wait(Timepoint moment) {
   if (moment.timeline() != timeline_) return berth::wait(moment);
-  if (!is_reached(moment)) {
-    {
-      const MutexLock lock(mutex_);
-      if (moment.value() > submitted_)
-        return Error(Code::kInvalidArgument, Layer::kQueue,
-                     "timepoint {} of this queue is not submitted yet (the last is {}); call submit() first",
-                     moment.value(), submitted_.load(std::memory_order_relaxed));
-    }
-    BERTH_TRY(do_wait(moment.value()));
-    note_reached(moment.value());
-  }
-  let_go_of_reached();
+  BERTH_TRY(wait_only(moment));
+  if (keeps_.load(std::memory_order_acquire)) drop_reached(moment.timeline());
   return {};
 }
 
@@ -330,8 +395,99 @@ bool is_reached(Timepoint moment) noexcept {
 
 Result<void> wait(Timepoint moment) {
   if (is_reached(moment)) return {};
-  const LineUse use(*find_timeline(moment.timeline()));
-  return use.queue() == nullptr ? Result<void>() : use.queue()->wait(moment);
+  {
+    const LineUse use(*find_timeline(moment.timeline()));
+    if (use.queue() != nullptr) BERTH_TRY(use.queue()->wait_only(moment));
+  }
+  Queue::drop_reached(moment.timeline());
+  return {};
 }
+
+Result<void> Device::synchronize() {
+  if (Queue* queue = default_queue_.load(std::memory_order_acquire)) BERTH_TRY(queue->finish());
+  // The lock is not held while queues are waited for: what they kept is dropped then, and that may call the user, who
+  // may destroy a queue of this device.
+  std::vector<TimelineId> timelines;
+  {
+    const MutexLock lock(queues_mutex_);
+    timelines.reserve(queues_.size());
+    for (const Queue* queue : queues_) timelines.push_back(queue->timeline());
+  }
+  Result<void> outcome;
+  for (const TimelineId id : timelines) {
+    {
+      // A queue that is destroyed meanwhile waits for its own work.
+      const LineUse use(*find_timeline(id));
+      if (use.queue() != nullptr) {
+        const auto last = Timepoint::at(id, use.queue()->submitted_.load(std::memory_order_acquire));
+        if (auto waited = use.queue()->wait_only(last); !waited && outcome) outcome = std::move(waited);
+      }
+    }
+    Queue::drop_reached(id);
+  }
+  BERTH_TRY(outcome);
+  free_reached(true);
+  return {};
+}
+
+namespace internal {
+
+// The part of uses.h that needs the members of Queue.
+struct QueueUses {
+  // Submits the work of `moment` unless that is done. Returns a timepoint that is reached when the work is done.
+  static Result<Timepoint> submit(Timepoint moment) {
+    if (is_reached(moment)) return Timepoint();
+    const LineUse use(*find_timeline(moment.timeline()));
+    if (use.queue() == nullptr) return Timepoint();
+    if (moment.value() <= use.queue()->submitted_.load(std::memory_order_acquire)) return moment;
+    return use.queue()->submit_recorded();
+  }
+
+  static Result<void> finish_only(Queue& queue) {
+    BERTH_TRY_ASSIGN(const Timepoint moment, queue.submit_recorded());
+    return queue.wait_only(moment);
+  }
+
+  // The last timepoint for which the queue keeps this owner, or one that is always reached.
+  static Timepoint last_kept(Timeline& timeline, const BlockOwner& owner) {
+    const LineUse use(timeline);
+    if (use.queue() == nullptr || !use.queue()->keeps_.load(std::memory_order_acquire)) return {};
+    Queue& queue = *use.queue();
+    const MutexLock lock(queue.mutex_);
+    for (std::size_t i = queue.kept_.size(); i-- > queue.taken_;)
+      if (queue.kept_[i].owner == &owner) return Timepoint::at(queue.timeline_, queue.kept_[i].until);
+    return {};
+  }
+};
+
+Result<void> finish_only(Queue& queue) {
+  return QueueUses::finish_only(queue);
+}
+
+Result<void> finish(Timepoint moment) {
+  BERTH_TRY_ASSIGN(const Timepoint submitted, QueueUses::submit(moment));
+  return wait(submitted);
+}
+
+Result<void> for_each_use(BlockOwner& owner, const std::function<Result<void>(Timepoint)>& visit) {
+  BERTH_TRY_ASSIGN(const Timepoint last, QueueUses::submit(Timepoint{owner.last_use.load(std::memory_order_acquire)}));
+  if (last != Timepoint()) BERTH_TRY(visit(last));
+  // Cleared before the search: a queue that keeps the owner from now on sets it again.
+  if (!owner.is_kept.exchange(false, std::memory_order_acq_rel)) return {};
+  Result<void> outcome;
+  bool kept = false;
+  for_each_timeline([&](Timeline& timeline) {
+    const Timepoint found = QueueUses::last_kept(timeline, owner);
+    if (found == Timepoint()) return;
+    kept = true;
+    if (!outcome) return;
+    auto submitted = QueueUses::submit(found);
+    outcome = submitted ? visit(*submitted) : Result<void>(submitted.error());
+  });
+  if (kept) owner.is_kept.store(true, std::memory_order_release);
+  return outcome;
+}
+
+}  // namespace internal
 
 }  // namespace berth

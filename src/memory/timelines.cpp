@@ -34,6 +34,16 @@ Timeline* find_timeline(TimelineId id) noexcept {
   return chunk == nullptr ? nullptr : &(*chunk)[index % kChunk];
 }
 
+void for_each_timeline(const std::function<void(Timeline&)>& visit) {
+  std::uint32_t end = 0;
+  {
+    const MutexLock lock(timelines().mutex);
+    end = timelines().next;
+  }
+  for (std::uint32_t id = 1; id < end; ++id)
+    if (Timeline* const timeline = find_timeline(static_cast<TimelineId>(id))) visit(*timeline);
+}
+
 TimelineId take_timeline(Queue& queue) {
   Timelines& table = timelines();
   TimelineId id = TimelineId::kNone;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "berth/base/mutex.h"
 #include "berth/memory/timepoint.h"
@@ -28,5 +29,8 @@ void give_timeline(TimelineId id) noexcept;
 
 // Null for 0 and for a line that was never taken.
 Timeline* find_timeline(TimelineId id) noexcept;
+
+// Calls `visit` for every timeline that was ever taken. No lock is held during the call.
+void for_each_timeline(const std::function<void(Timeline&)>& visit);
 
 }  // namespace berth::internal

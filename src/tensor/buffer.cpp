@@ -8,6 +8,7 @@
 #include "berth/memory/registry.h"
 #include "memory/check_alignment.h"
 #include "memory/host_copy.h"
+#include "memory/uses.h"
 #include "tensor/import.h"
 #include "tensor/storage.h"
 
@@ -320,12 +321,12 @@ Result<void> Buffer::copyin(std::span<const std::byte> source) const {
   BERTH_TRY(check_target());
   BERTH_TRY_ASSIGN(const Window target, window());
   if (target.block.has(BlockFlags::kHostTransfer) && !target.block.has(BlockFlags::kReadOnly)) {
-    BERTH_TRY(wait(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+    BERTH_TRY(internal::wait_for_uses(*storage_));
     copy_host(target.block.host + offset_, source.data(), source.size());
     return {};
   }
   BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
-  BERTH_TRY(queue->wait_for(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+  BERTH_TRY(internal::wait_for_uses(*queue, *storage_));
   BERTH_TRY(queue->write(target, source));
   return queue->finish();
 }
@@ -338,12 +339,12 @@ Result<void> Buffer::copyout(std::span<std::byte> target) const {
                  bytes_);
   BERTH_TRY_ASSIGN(const Window source, window());
   if (source.block.has(BlockFlags::kHostTransfer)) {
-    BERTH_TRY(wait(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+    BERTH_TRY(internal::wait_for_uses(*storage_));
     copy_host(target.data(), source.block.host + offset_, target.size());
     return {};
   }
   BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
-  BERTH_TRY(queue->wait_for(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+  BERTH_TRY(internal::wait_for_uses(*queue, *storage_));
   BERTH_TRY(queue->read(source, target));
   return queue->finish();
 }
@@ -366,18 +367,18 @@ Result<void> Buffer::copy_from(const Buffer& source) const {
   if (bytes_ == 0) return {};
   // If the host can memcpy one side, one transfer of the other side suffices, without staging.
   if (to.block.has(BlockFlags::kHostTransfer)) {
-    BERTH_TRY(wait(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
+    BERTH_TRY(internal::wait_for_uses(*storage_));
     return source.copyout({to.block.host + offset_, bytes_});
   }
   BERTH_TRY_ASSIGN(const Window from, source.window());
   if (from.block.has(BlockFlags::kHostTransfer)) {
-    BERTH_TRY(wait(Timepoint{source.storage_->last_use.load(std::memory_order_acquire)}));
+    BERTH_TRY(internal::wait_for_uses(*source.storage_));
     return copyin({from.block.host + source.offset_, bytes_});
   }
   BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
   if (device().reaches(source.device())) {
-    BERTH_TRY(queue->wait_for(Timepoint{storage_->last_use.load(std::memory_order_acquire)}));
-    BERTH_TRY(queue->wait_for(Timepoint{source.storage_->last_use.load(std::memory_order_acquire)}));
+    BERTH_TRY(internal::wait_for_uses(*queue, *storage_));
+    BERTH_TRY(internal::wait_for_uses(*queue, *source.storage_));
     BERTH_TRY(queue->copy(from, to));
     return queue->finish();
   }

@@ -12,6 +12,7 @@
 #include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
 #include "memory/check_alignment.h"
+#include "memory/uses.h"
 #include "memory/zero_block.h"
 #include "tensor/spill_file.h"
 
@@ -54,15 +55,27 @@ class PagedMemory final : public EvictableMemory {
         return spec.zero && !space_->is_host() ? zero_block(*device_, entry.block, entry.block.bytes) : Result<void>();
       });
     };
-    if (auto taken = device_->take_under_pressure(spec, take); !taken) {
+    const auto give_up = [&] {
+      if (entry.mapped && space_->unmap(address, pages)) {
+        entry.mapped = false;
+        device_->discharge(spec.label, pages);
+      }
       if (!entry.mapped) space_->unreserve(address, pages);
-      return taken.error();
+    };
+    try {
+      if (auto taken = device_->take_under_pressure(spec, take); !taken) {
+        give_up();
+        return taken.error();
+      }
+      const Block block = entry.block;
+      const MutexLock lock(mutex_);
+      entries_.emplace(address, entry);
+      resident_ += pages;
+      return block;
+    } catch (...) {  // a callback of the user threw, or there is no memory for the entry
+      give_up();
+      throw;
     }
-    const Block block = entry.block;
-    const MutexLock lock(mutex_);
-    entries_.emplace(address, std::move(entry));
-    resident_ += pages;
-    return block;
   }
 
   void release(const Block& block, Timepoint last_use) noexcept override {
@@ -222,16 +235,17 @@ class PagedMemory final : public EvictableMemory {
     return {.block = block, .offset = offset, .bytes = bytes, .device = device_.get()};
   }
 
+  // These run under the lock. What the queue has kept may be memory of this object, whose release needs the lock.
   Result<void> read(const Entry& entry, std::size_t offset, std::span<std::byte> target) {
     BERTH_TRY_ASSIGN(Queue* const queue, device_->default_queue());
     BERTH_TRY(queue->read(window(entry, offset, target.size()), target));
-    return queue->finish();
+    return internal::finish_only(*queue);
   }
 
   Result<void> write(const Entry& entry, std::size_t offset, std::span<const std::byte> source) {
     BERTH_TRY_ASSIGN(Queue* const queue, device_->default_queue());
     BERTH_TRY(queue->write(window(entry, offset, source.size()), source));
-    return queue->finish();
+    return internal::finish_only(*queue);
   }
 
   // Saves the contents of an entry. A failed call saves nothing.
@@ -319,7 +333,7 @@ class PagedMemory final : public EvictableMemory {
         ++at;
         continue;
       }
-      if (all) static_cast<void>(wait(at->second.last_use));
+      if (all) static_cast<void>(internal::finish(at->second.last_use));
       --waiting_;
       at = free(at);
     }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "berth/memory/device.h"
+#include "memory/uses.h"
 
 namespace berth::internal {
 
@@ -20,8 +21,9 @@ class ImportAllocator final : public Allocator {
       device_->release(block, last_use);  // a block returned by allocate() above
       return;
     }
-    // The owner may reuse the memory as soon as it is notified.
-    static_cast<void>(wait(last_use));
+    // The owner may reuse the memory as soon as it is notified, so work that is only recorded must run before that. If
+    // it fails, its queue or the device is broken and will not run it later either.
+    static_cast<void>(internal::finish(last_use));
     device_->forget_import(block);
     device_->count_foreign(block.bytes, -1);
     if (release_) std::exchange(release_, nullptr)();

@@ -6,6 +6,7 @@
 #include "base/try.h"
 #include "berth/base/mutex.h"
 #include "memory/check_alignment.h"
+#include "memory/uses.h"
 
 namespace berth {
 
@@ -17,7 +18,7 @@ namespace {
 Result<void> zero(const Buffer& buffer) {
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
   BERTH_TRY_ASSIGN(Queue* const queue, buffer.device().default_queue());
-  BERTH_TRY(queue->wait_for(Timepoint{window.owner->last_use.load(std::memory_order_acquire)}));
+  BERTH_TRY(internal::wait_for_uses(*queue, *window.owner));
   BERTH_TRY(queue->fill(window, 0));
   return queue->finish();
 }

@@ -81,11 +81,19 @@ Result<void> Storage::ensure_allocated() {
       continue;  // ready, or lazy again because the other thread failed: then this thread tries and gets its own error
     }
     if (!state_.compare_exchange_strong(seen, State::kBusy, std::memory_order_acq_rel)) continue;
+    // An allocator may throw: it may call the user. Whatever happens, the storage does not stay busy.
+    struct Settled {
+      std::atomic<State>& state;
+      State to = State::kLazy;
+      ~Settled() {
+        state.store(to, std::memory_order_release);
+        state.notify_all();
+      }
+    } settled{state_};
     auto block = allocator_->allocate(spec_);
-    if (block) block_ = *block;
-    state_.store(block ? State::kReady : State::kLazy, std::memory_order_release);
-    state_.notify_all();
     if (!block) return block.error();
+    block_ = *block;
+    settled.to = State::kReady;
     return {};
   }
 }

@@ -172,6 +172,19 @@ TEST(SegmentOptionsTest, RefusesNothingAsASize) {
 
 class SegmentOnDouble : public cuda_test::CudaDoubleTest {};
 
+TEST(SegmentOptionsTest, RefusesSizesThatNoSumHolds) {
+  const DevicePtr cpu = device("CPU").value();
+  for (const std::size_t least : {std::size_t{1}, std::size_t{4096}, std::size_t{1} << 61}) {
+    const std::size_t most = ~std::size_t{0} - least + 1;
+    EXPECT_TRUE(fails_with(make_growable(cpu, {.reserve_bytes = most}), Code::kOutOfMemory)) << most;
+    EXPECT_TRUE(fails_with(make_growable(cpu, {.reserve_bytes = kStep, .step_bytes = most}), Code::kOutOfMemory));
+    EXPECT_TRUE(fails_with(make_growable(cpu, {.reserve_bytes = most, .step_bytes = most}), Code::kOutOfMemory));
+    const auto segment = make_growable(cpu, {.reserve_bytes = kStep, .step_bytes = kStep}).value();
+    EXPECT_TRUE(fails_with(segment->allocate({.bytes = most}), Code::kOutOfMemory)) << most;
+    EXPECT_EQ(segment->counters().used_bytes, 0u);
+  }
+}
+
 TEST_F(SegmentOnDouble, ChangesNothingWhenTheGpuIsFull) {
   const CudaDoubleOptions small{.memory_bytes = 3 * kStep};
   ASSERT_EQ(cuda_double().reset(&small), 1);

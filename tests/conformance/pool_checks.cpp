@@ -1,6 +1,8 @@
-// What a StepBuffers must do on every device.
+// What a StepBuffers, a caching pool and growable memory must do on every device.
 #include <algorithm>
 
+#include "berth/alloc/caching_pool.h"
+#include "berth/alloc/growable.h"
 #include "berth/memory/registry.h"
 #include "berth/tensor/step_buffers.h"
 #include "conformance/device_conformance.h"
@@ -173,7 +175,35 @@ void reports_a_forgotten_reset(Bed& bed) {
   EXPECT_EQ(pool.counters().reclaimed, 8u);
 }
 
+// A block that goes from one user of a timeline to the next while work is pending, and is to be zeroed in between. The
+// work may be submitted or only recorded.
+void zeroes_memory_that_is_still_in_use(Bed& bed) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  std::vector<AllocatorPtr> allocators{make_caching_pool(bed.device())};
+  if (auto growable = make_growable(bed.device(), {.reserve_bytes = 2 * kBytes, .step_bytes = kBytes}))
+    allocators.push_back(*growable);
+  for (const AllocatorPtr& allocator : allocators)
+    for (const bool submits : {true, false}) {
+      BED_TRY_ASSIGN(const QueuePtr queue, bed, bed.device()->make_queue());
+      {
+        BED_TRY_ASSIGN(const Buffer used, bed, Buffer::allocate(allocator, u8, {kBytes}, {.on = queue->timeline()}));
+        BED_TRY_ASSIGN(const Window window, bed, used.window());
+        BED_TRY(bed, queue->fill(window, 0xff));
+        if (submits) BED_TRY(bed, queue->submit());
+      }
+      BED_TRY_ASSIGN(const Buffer buffer, bed,
+                     Buffer::allocate(allocator, u8, {kBytes}, {.zero = true, .on = queue->timeline()}));
+      BED_TRY_ASSIGN(const Window window, bed, buffer.window());
+      Bytes seen(kBytes, std::byte{1});
+      BED_TRY(bed, queue->read(window, seen));
+      BED_TRY(bed, queue->finish());
+      const auto stale = std::count_if(seen.begin(), seen.end(), [](std::byte byte) { return byte != std::byte{0}; });
+      EXPECT_EQ(stale, 0) << allocator->name() << (submits ? ", submitted" : ", recorded");
+    }
+}
+
 constexpr Check kChecks[] = {
+    {"PoolZeroesMemoryThatIsStillInUse", zeroes_memory_that_is_still_in_use},
     {"PoolHandsOutTheBufferReturnedLast", hands_out_the_buffer_returned_last},
     {"PoolZeroesFreshMemoryAndReusedOnlyWhenAsked", zeroes_fresh_memory_and_reused_only_when_asked},
     {"PoolRefusesWhatWasReturnedOrIsNotItsOwn", refuses_what_was_returned_or_is_not_its_own},

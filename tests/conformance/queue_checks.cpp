@@ -403,6 +403,43 @@ void takes_fresh_memory_of_several_threads(Bed& bed) {
   EXPECT_EQ(failed.load(), 0);
 }
 
+// A blocking copy comes after all work recorded before it that uses the buffer, submitted or not, on whatever queue.
+void copies_after_work_that_nobody_submitted(Bed& bed) {
+  BED_TRY_ASSIGN(const QueuePtr queue, bed, bed.device()->make_queue());
+  BED_TRY_ASSIGN(const Buffer buffer, bed, patterned(bed, 70'000));
+  BED_TRY_ASSIGN(const Window window, bed, buffer.window());
+  BED_TRY(bed, queue->fill(window, 0x5a));
+  BED_TRY_ASSIGN(const Bytes seen, bed, contents(buffer));
+  EXPECT_TRUE(seen == Bytes(70'000, std::byte{0x5a})) << "copyout";
+  BED_TRY(bed, queue->fill(part(window, 100, 50), 0x11));
+  BED_TRY(bed, buffer.copyin(pattern_bytes(70'000, 3)));
+  BED_TRY(bed, queue->finish());
+  BED_TRY_ASSIGN(const Bytes written, bed, contents(buffer));
+  EXPECT_TRUE(written == pattern_bytes(70'000, 3)) << "copyin";
+  BED_TRY_ASSIGN(const Buffer other, bed, patterned(bed, 70'000, 9));
+  BED_TRY_ASSIGN(const Window other_window, bed, other.window());
+  BED_TRY(bed, queue->fill(other_window, 0x22));
+  BED_TRY(bed, queue->fill(window, 0x33));
+  BED_TRY(bed, buffer.copy_from(other));
+  BED_TRY(bed, queue->finish());
+  BED_TRY_ASSIGN(const Bytes copied, bed, contents(buffer));
+  EXPECT_TRUE(copied == Bytes(70'000, std::byte{0x22})) << "copy_from";
+}
+
+void copies_after_the_work_of_several_queues(Bed& bed) {
+  BED_TRY_ASSIGN(const Buffer buffer, bed, patterned(bed, 30'000));
+  BED_TRY_ASSIGN(const Window window, bed, buffer.window());
+  std::vector<QueuePtr> queues;
+  for (std::uint8_t i = 0; i < 3; ++i) {
+    BED_TRY_ASSIGN(queues.emplace_back(), bed, bed.device()->make_queue());
+    BED_TRY(bed, queues.back()->fill(part(window, i * 10'000u, 10'000), static_cast<std::uint8_t>(0x40 + i)));
+    if (i == 1) BED_TRY(bed, queues.back()->submit());
+  }
+  BED_TRY_ASSIGN(const Bytes seen, bed, contents(buffer));
+  for (std::size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], static_cast<std::byte>(0x40 + i / 10'000)) << i;
+  for (const QueuePtr& queue : queues) BED_TRY(bed, queue->finish());
+}
+
 constexpr Check kChecks[] = {
     {"ReadsWhatIsThere", reads_what_is_there},
     {"ReadsAtAnyByte", reads_at_any_byte},
@@ -426,6 +463,8 @@ constexpr Check kChecks[] = {
     {"FreesMemoryAfterItsLastUse", frees_memory_after_its_last_use},
     {"FreesMemoryThatTwoQueuesUsed", frees_memory_that_two_queues_used},
     {"SynchronizesWithEveryQueue", synchronizes_with_every_queue},
+    {"CopiesAfterWorkThatNobodySubmitted", copies_after_work_that_nobody_submitted},
+    {"CopiesAfterTheWorkOfSeveralQueues", copies_after_the_work_of_several_queues},
     {"TakesRecordsOfSeveralThreads", takes_records_of_several_threads},
     {"TakesFreshMemoryOfSeveralThreads", takes_fresh_memory_of_several_threads},
 };

@@ -84,6 +84,109 @@ void imports_and_releases_once(Bed& bed) {
   EXPECT_EQ(bed.device()->counters().foreign_count, before.foreign_count);
 }
 
+// The owner may free or reuse its memory as soon as it is told, so recorded work must be done by then, submitted or
+// not. A second import of the same memory looks at it.
+void releases_an_import_after_recorded_work(Bed& bed) {
+  if (!bed.described().foreign) {
+    BED_TRY(bed, bed.device()->import_block({.address = 64, .bytes = 64}));
+    return;
+  }
+  BED_TRY_ASSIGN(ForeignMemory memory, bed, bed.described().foreign(*bed.device(), pattern_bytes(4096)));
+  BED_TRY_ASSIGN(const Buffer watcher, bed, Buffer::import(bed.device(), memory, u8, {4096}));
+  BED_TRY_ASSIGN(const QueuePtr queue, bed, bed.device()->make_queue());
+  for (const bool submits : {false, true}) {
+    std::vector<Bytes> seen;
+    {
+      memory.release = [&] {
+        auto bytes = contents(watcher);
+        seen.push_back(bytes ? *bytes : Bytes());
+      };
+      BED_TRY_ASSIGN(const Buffer buffer, bed, Buffer::import(bed.device(), memory, u8, {4096}));
+      BED_TRY_ASSIGN(const Window window, bed, buffer.window());
+      BED_TRY(bed, queue->fill(window, submits ? 0x66 : 0x77));
+      if (submits) BED_TRY(bed, queue->submit());
+    }
+    ASSERT_EQ(seen.size(), 1u) << "released when the last handle is destroyed";
+    EXPECT_TRUE(seen[0] == Bytes(4096, submits ? std::byte{0x66} : std::byte{0x77}));
+    BED_TRY(bed, queue->finish());
+  }
+}
+
+void imports_one_memory_twice(Bed& bed) {
+  if (!bed.described().foreign) {
+    BED_TRY(bed, bed.device()->import_block({.address = 64, .bytes = 64}));
+    return;
+  }
+  BED_TRY_ASSIGN(ForeignMemory memory, bed, bed.described().foreign(*bed.device(), pattern_bytes(4096, 1)));
+  BED_TRY_ASSIGN(const Buffer first, bed, Buffer::import(bed.device(), memory, u8, {4096}));
+  memory.release = {};
+  {
+    BED_TRY_ASSIGN(const Buffer second, bed, Buffer::import(bed.device(), memory, u8, {4096}));
+    BED_TRY_ASSIGN(const Bytes seen, bed, contents(second));
+    EXPECT_TRUE(seen == pattern_bytes(4096, 1));
+  }
+  BED_TRY_ASSIGN(const Bytes seen, bed, contents(first));
+  EXPECT_TRUE(seen == pattern_bytes(4096, 1));
+  BED_TRY(bed, first.copyin(pattern_bytes(4096, 2)));
+}
+
+// What native_handle() gives can be imported again, and neither buffer ends the other.
+void imports_memory_of_its_own(Bed& bed) {
+  BED_TRY_ASSIGN(Buffer original, bed, patterned(bed, 4096));
+  const ForeignMemory memory{.address = original.native_handle(), .bytes = 4096, .read_only = false, .release = {}};
+  {
+    BED_TRY_ASSIGN(const Buffer import, bed, Buffer::import(bed.device(), memory, u8, {4096}));
+    BED_TRY(bed, import.copyin(pattern_bytes(4096, 5)));
+  }
+  BED_TRY_ASSIGN(const Bytes seen, bed, contents(original));
+  EXPECT_TRUE(seen == pattern_bytes(4096, 5));
+  BED_TRY_ASSIGN(const QueuePtr queue, bed, bed.device()->make_queue());
+  BED_TRY_ASSIGN(const Window window, bed, original.window());
+  BED_TRY(bed, queue->fill(window, 1));
+  BED_TRY(bed, queue->finish());
+  int released = 0;
+  {
+    // The usual way to pass memory on: the release keeps the original alive.
+    const auto keep = std::make_shared<Buffer>(std::move(original));
+    ForeignMemory passed = memory;
+    passed.release = [keep, &released] { ++released; };
+    BED_TRY_ASSIGN(const Buffer import, bed, Buffer::import(bed.device(), passed, u8, {4096}));
+    BED_TRY_ASSIGN(const Bytes filled, bed, contents(import));
+    EXPECT_TRUE(filled == Bytes(4096, std::byte{1}));
+  }
+  EXPECT_EQ(released, 1);
+}
+
+// A release function may destroy a queue, also the one whose work held the memory.
+void lets_a_release_destroy_a_queue(Bed& bed) {
+  if (!bed.described().foreign) {
+    BED_TRY(bed, bed.device()->import_block({.address = 64, .bytes = 64}));
+    return;
+  }
+  BED_TRY_ASSIGN(ForeignMemory memory, bed, bed.described().foreign(*bed.device(), pattern_bytes(4096)));
+  BED_TRY_ASSIGN(const QueuePtr first, bed, bed.device()->make_queue());
+  BED_TRY_ASSIGN(QueuePtr second, bed, bed.device()->make_queue());
+  BED_TRY_ASSIGN(QueuePtr third, bed, bed.device()->make_queue());
+  int released = 0;
+  Bytes one(4096), two(4096);
+  memory.release = [&, inner = memory.release] {
+    second.reset();
+    third.reset();
+    ++released;
+    inner();
+  };
+  {
+    BED_TRY_ASSIGN(const Buffer buffer, bed, Buffer::import(bed.device(), memory, u8, {4096}));
+    BED_TRY_ASSIGN(const Window window, bed, buffer.window());
+    BED_TRY(bed, first->read(window, one));
+    BED_TRY(bed, first->submit());
+    BED_TRY(bed, second->read(window, two));  // keeps a reference
+    BED_TRY(bed, second->submit());
+  }
+  BED_TRY(bed, bed.device()->synchronize());
+  EXPECT_EQ(released, 1);
+}
+
 void releases_an_import_that_fails(Bed& bed) {
   int released = 0;
   const auto buffer = Buffer::import(
@@ -186,6 +289,10 @@ constexpr Check kChecks[] = {
     {"WritesThroughViewsAndNothingElse", writes_through_views_and_nothing_else},
     {"ImportsAndReleasesOnce", imports_and_releases_once},
     {"ReleasesAnImportThatFails", releases_an_import_that_fails},
+    {"ReleasesAnImportAfterRecordedWork", releases_an_import_after_recorded_work},
+    {"ImportsOneMemoryTwice", imports_one_memory_twice},
+    {"ImportsMemoryOfItsOwn", imports_memory_of_its_own},
+    {"LetsAReleaseDestroyAQueue", lets_a_release_destroy_a_queue},
     {"RunsAKernel", runs_a_kernel},
     {"HandsOutItsNativeEncoder", hands_out_its_native_encoder},
     {"CommitsResidencyOnceASubmit", commits_residency_once_a_submit},

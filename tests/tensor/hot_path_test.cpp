@@ -1,4 +1,5 @@
-// What must allocate no heap memory. Counts calls of operator new on this thread.
+// What must allocate no heap memory, and what must survive that there is none. Counts calls of operator new on this
+// thread, and refuses them when asked to.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -7,17 +8,21 @@
 #include "base/sanitizers.h"
 #include "berth/alloc/caching_pool.h"
 #include "berth/berth.h"
+#include "doubles/lagging_device.h"
 
 // The sanitizers bring their own.
 #if !BERTH_ADDRESS_SANITIZER && !BERTH_THREAD_SANITIZER
 namespace {
 thread_local std::size_t news = 0;
 thread_local std::size_t new_bytes = 0;
+thread_local std::size_t news_left = SIZE_MAX;  // the calls that still succeed
 }  // namespace
 
 void* operator new(std::size_t bytes) {
   ++news;
   new_bytes += bytes;
+  if (news_left == 0) throw std::bad_alloc();
+  if (news_left != SIZE_MAX) --news_left;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -86,6 +91,36 @@ TEST(HotPath, ABufferOnAPoolHitAllocatesNoHeapMemory) {
     if (!buffer) std::abort();
   }
   EXPECT_EQ(news, before);
+}
+
+// Two queues use one buffer, so the second must keep a reference: it says that it cannot before it records anything.
+TEST(HeapFailure, LeavesNothingRecordedAndNoReferenceBehind) {
+  const auto lagging = doubles::LaggingDevice::make();
+  const auto first = lagging->lagging_queue();
+  const auto second = lagging->lagging_queue();
+  const Buffer buffer = Buffer::allocate(lagging, u8, {64}).value();
+  const Window window = buffer.window().value();
+  ASSERT_TRUE(first->fill(window, 1));
+  int refused = 0;
+  for (std::size_t left = 0;; ++left) {
+    const Timepoint before = second->submit().value();
+    bool filled = false;
+    news_left = left;
+    try {
+      filled = second->fill(window, 2).has_value();
+    } catch (const std::bad_alloc&) {  // of the double
+    }
+    news_left = SIZE_MAX;
+    if (filled) break;
+    ++refused;
+    ASSERT_TRUE(buffer.is_unique()) << "a reference is kept for work that was refused";
+    ASSERT_EQ(second->submit().value(), before) << "refused, and recorded all the same";
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_FALSE(buffer.is_unique());
+  ASSERT_TRUE(first->finish());
+  ASSERT_TRUE(second->finish());
+  EXPECT_TRUE(buffer.is_unique());
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ struct BlockSpec {
   Name tag{};  // blocks of one tag are counted, trimmed and freed together
   bool zero = false;
   // The timeline of the queue that will use the block first, if known. Without one, the returned block is idle. With
-  // one, earlier work of that timeline may still use the block; this is safe because a timeline executes in order.
+  // one, earlier work of that timeline may still use the block; this is safe because a timeline executes in order. A
+  // block that must be zeroed is idle in any case, or is zeroed in the order of that timeline.
   TimelineId on = TimelineId::kNone;
   Name label{};  // shown in reports
 };
@@ -84,6 +85,7 @@ class BlockOwner {
   virtual void retain() noexcept = 0;
   virtual void drop() noexcept = 0;
   std::atomic<std::uint64_t> last_use{0};  // Timepoint::bits
+  std::atomic<bool> is_kept{false};        // some queue keeps, or has kept, a reference
 
  protected:
   ~BlockOwner() = default;

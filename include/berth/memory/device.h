@@ -49,7 +49,9 @@ struct ForeignMemory {
   std::uint64_t address = 0;
   std::size_t bytes = 0;
   bool read_only = false;
-  std::function<void()> release{};  // called once, when the last handle is destroyed; may be empty
+  // Called once, when the last handle is destroyed and no recorded work uses the memory; may be empty. It may destroy
+  // buffers and queues, and must not throw.
+  std::function<void()> release{};
 };
 
 // The location of a block in DLPack's terms, for other frameworks.
@@ -113,7 +115,8 @@ class Device : public Allocator, public std::enable_shared_from_this<Device> {
   void set_budget(std::size_t bytes) noexcept { accounting_.set_limit(bytes == 0 ? Accounting::kNoLimit : bytes); }
 
   // Called before an allocation fails for lack of memory. Returns whether it freed something; the allocation is then
-  // retried once. An empty function removes the callback.
+  // retried once. An exception passes through the allocation, which then has changed nothing. An empty function removes
+  // the callback.
   using PressureCallback = std::function<bool(const BlockSpec&)>;
   void on_pressure(PressureCallback callback);
 

@@ -3,6 +3,10 @@
 // the order recorded; use several queues for parallel work. submit() commits pending residency before the work, and
 // nothing else commits it. Several threads may record at once: each call is atomic and submits are serialised.
 //
+// Recorded work may be submitted before its submit(): if a queue runs out of staging memory, or if a blocking copy of a
+// Buffer, or the end of imported memory, must wait for it. The order is the same, so this cannot be observed, except
+// that the timepoint of the work may be an earlier one.
+//
 //   record ... record -> submit() = t1 -> record ... -> submit() = t2        t1 reached before t2
 #pragma once
 
@@ -22,6 +26,9 @@
 namespace berth {
 
 class Device;
+namespace internal {
+struct QueueUses;
+}
 
 class Queue {
  public:
@@ -54,12 +61,12 @@ class Queue {
                       std::span<const std::byte> constants = {});
 
   // Calls `record` with the device's native encoder or stream, for work that Berth does not know. `uses` lists the
-  // windows that the work accesses.
+  // windows that the work accesses. An exception of `record` is passed on. Requires: `record` does not use this queue.
   Result<void> record_native(std::span<const Window> uses, const std::function<Result<void>(void* native)>& record);
 
   // Delays work recorded after this call until `moment`, of any queue, is reached. The host does not block if the
   // device can wait by itself. A wait for an unreached moment of another queue counts as recorded work: the timepoint
-  // of the next submit is reached after `moment`.
+  // of the next submit is reached after `moment`. kInvalidArgument if `moment` is not submitted yet; the driver's error.
   Result<void> wait_for(Timepoint moment);
 
   // Commits pending residency, then submits the recorded work and returns its timepoint. If nothing was recorded,
@@ -89,7 +96,7 @@ class Queue {
   virtual bool executes_at_once() const noexcept { return false; }
 
   // Must be called first in the destructor of every subclass. Waits for all submitted work, so that every timepoint of
-  // this timeline is reached.
+  // this timeline is reached. Nothing is submitted from then on.
   void close() noexcept;
 
   // Implemented by the backend. Called with the queue's lock held and with checked arguments.
@@ -115,6 +122,8 @@ class Queue {
  private:
   friend bool is_reached(Timepoint moment) noexcept;
   friend Result<void> wait(Timepoint moment);
+  friend class Device;
+  friend struct internal::QueueUses;
 
   struct Kept {
     BlockOwner* owner;
@@ -122,17 +131,27 @@ class Queue {
   };
 
   Result<void> check(const Window& window, Usage usage, bool writes) const;
-  void stamp(const Window& window) BERTH_REQUIRES(mutex_);
+  // Ensures that stamp() can keep this many owners. kOutOfMemory.
+  Result<void> make_room(std::size_t owners) BERTH_REQUIRES(mutex_);
+  void stamp(const Window& window) noexcept BERTH_REQUIRES(mutex_);
   void note_reached(std::uint64_t value) noexcept;
-  void let_go_of_reached() noexcept BERTH_EXCLUDES(mutex_);
+  // submit() and wait() without dropping anything: a drop may run the user's code, which may destroy the queue.
+  Result<Timepoint> submit_recorded();
+  Result<void> wait_only(Timepoint moment);
+  // An owner that is kept for a timepoint up to `value`, or null. The reference passes to the caller.
+  BlockOwner* take_kept(std::uint64_t value) noexcept BERTH_EXCLUDES(mutex_);
+  // Drops what the queue of this timeline, if there is one, has kept until now. The queue may be destroyed by that.
+  static void drop_reached(TimelineId timeline) noexcept;
 
   Device* device_;
   Mutex mutex_;
   const TimelineId timeline_;
   std::atomic<std::uint64_t> submitted_;  // written under the lock; next() reads it without
   bool recorded_ BERTH_GUARDED_BY(mutex_) = false;
-  bool closed_ = false;                              // of the thread that destroys the queue
+  bool closed_ BERTH_GUARDED_BY(mutex_) = false;
   std::vector<Kept> kept_ BERTH_GUARDED_BY(mutex_);  // sorted by `until`
+  std::size_t taken_ BERTH_GUARDED_BY(mutex_) = 0;   // of kept_, from its beginning
+  std::atomic<bool> keeps_ = false;                  // kept_ is not empty
 };
 
 using QueuePtr = std::shared_ptr<Queue>;

@@ -59,8 +59,10 @@ class Buffer {
                                  std::source_location site = std::source_location::current());
 
   // A buffer over memory that another library allocated, without a copy. memory.release is called once: when the last
-  // handle is destroyed, or when this call fails. kSizeMismatch if the shape needs more bytes than memory.bytes;
-  // kInvalidArgument without a device; the errors of the device.
+  // handle is destroyed and recorded work that uses the memory is done, or when this call fails. If that work is not
+  // submitted, it is submitted then. One memory may be imported several times, also memory of Berth itself.
+  // kSizeMismatch if the shape needs more bytes than memory.bytes; kInvalidArgument without a device; the errors of the
+  // device.
   static Result<Buffer> import(DevicePtr device, ForeignMemory memory, DType dtype, const Shape& shape,
                                const BufferOptions& options = {});
 
@@ -125,6 +127,9 @@ class Buffer {
   Result<T> item() const;
 
   // --- Copies: complete on return ---
+  // A copy comes after all work that was recorded before it, on any queue, and uses one of the buffers. If that work is
+  // not submitted, the copy submits what its queue has recorded so far. It fails with the error of such work. Requires:
+  // the calling thread is not inside a function that a queue calls to record.
   // kSizeMismatch unless the sizes are equal; kReadOnly; kInvalidUsage; kIo. copyin and copy_from allocate a lazy
   // target after all other checks; copyout and copy_from of an unallocated source fail with kNotAllocated.
   Result<void> copyin(std::span<const std::byte> source) const;

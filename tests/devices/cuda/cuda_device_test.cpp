@@ -531,6 +531,28 @@ TEST_F(CudaDeviceTest, HandsItsStreamToForeignWork) {
   EXPECT_EQ(seen, Bytes(64, std::byte{4}));
 }
 
+// The driver answers neither for the event of a submit nor for the stream. The caller of a read was told of a failure
+// and may free its target, so an earlier read that arrives later is not delivered either.
+TEST_F(CudaOnDouble, DeliversNoReadAfterTheQueueHasFailed) {
+  const DevicePtr gpu = device("CUDA").value();
+  const Buffer buffer = Buffer::allocate(gpu, u8, {256}, {.zero = true}).value();
+  const QueuePtr queue = gpu->make_queue().value();
+  Bytes target(256, std::byte{0xee});
+  ASSERT_TRUE(queue->read(buffer.window().value(), target));
+  const Timepoint read = queue->submit().value();
+  ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
+  cuda_double().fail("cuEventRecord", 1, cuda::kErrorOutOfMemory, 0);
+  cuda_double().fail("cuStreamSynchronize", 1, cuda::kErrorOutOfMemory, 0);
+  cuda_double().fail("cuCtxSynchronize", 1, cuda::kErrorOutOfMemory, 0);
+  ASSERT_FALSE(queue->submit().has_value());
+  ASSERT_EQ(cuda_double().stop_failing(), 0);
+  // The double runs the stream when it is asked often enough.
+  for (int i = 0; i < 100 && !is_reached(read); ++i) {
+  }
+  EXPECT_TRUE(is_reached(read));
+  EXPECT_EQ(target, Bytes(256, std::byte{0xee}));
+}
+
 TEST_F(CudaDeviceTest, ServesSeveralThreadsWithQueuesOfTheirOwn) {
   if (!cuda_test::on_real_gpu()) cuda_double().set_eager(1);
   const DevicePtr gpu = device("CUDA").value();

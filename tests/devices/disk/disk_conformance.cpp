@@ -36,6 +36,7 @@ Result<DevicePtr> open() {
 }
 
 constexpr std::string_view kReadOnly = "a mapped file is read-only";
+constexpr std::string_view kNotImported = "a file is named, not imported";
 
 BERTH_DEVICE_CONFORMANCE(Disk,
                          DeviceCase{
@@ -50,14 +51,21 @@ BERTH_DEVICE_CONFORMANCE(Disk,
                                        {"LetsTheSourceOfAWriteBeReused", Code::kReadOnly, kReadOnly},
                                        {"MovesLargeTransfers", Code::kInvalidArgument, "the file has 1 MiB"},
                                        {"OrdersTwoQueuesByWaitFor", Code::kReadOnly, kReadOnly},
+                                       {"CopiesAfterWorkThatNobodySubmitted", Code::kReadOnly, kReadOnly},
+                                       {"CopiesAfterTheWorkOfSeveralQueues", Code::kReadOnly, kReadOnly},
                                        {"ChecksUsageBits", Code::kReadOnly, kReadOnly},
                                        {"CopiesFromTheHostDevice", Code::kReadOnly, kReadOnly},
                                        {"WritesThroughViewsAndNothingElse", Code::kReadOnly, kReadOnly},
-                                       {"ImportsAndReleasesOnce", Code::kUnsupported, "a file is named, not imported"},
+                                       {"ImportsAndReleasesOnce", Code::kUnsupported, kNotImported},
+                                       {"ReleasesAnImportAfterRecordedWork", Code::kUnsupported, kNotImported},
+                                       {"ImportsOneMemoryTwice", Code::kUnsupported, kNotImported},
+                                       {"ImportsMemoryOfItsOwn", Code::kUnsupported, kNotImported},
+                                       {"LetsAReleaseDestroyAQueue", Code::kUnsupported, kNotImported},
                                        {"RunsAKernel", Code::kUnsupported, "a file computes nothing"},
                                        {"HandsOutItsNativeEncoder", Code::kUnsupported, "a file has no encoder"},
                                        {"CommitsResidencyOnceASubmit", Code::kUnsupported,
                                         "the page cache decides what of a file is in memory"},
+                                       {"PoolZeroesMemoryThatIsStillInUse", Code::kReadOnly, kReadOnly},
                                        {"PoolHandsOutTheBufferReturnedLast", Code::kReadOnly, kReadOnly},
                                        {"PoolZeroesFreshMemoryAndReusedOnlyWhenAsked", Code::kReadOnly, kReadOnly},
                                        {"PoolRefusesWhatWasReturnedOrIsNotItsOwn", Code::kReadOnly, kReadOnly},
