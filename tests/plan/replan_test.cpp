@@ -136,7 +136,9 @@ TEST(Replan, KeepsUnchangedNodesWhereTheyAreWhenThatCostsNothing) {
   EXPECT_FALSE(validate(problem, made));
   EXPECT_LE(made.size, known.size);
   for (std::size_t i = 0; i < problem.lifetimes.size(); ++i) {
-    if (i != 10 && i != 20) ASSERT_EQ(made.slots[i].offset, known.slots[i].offset) << i;
+    if (i != 10 && i != 20) {
+      ASSERT_EQ(made.slots[i].offset, known.slots[i].offset) << i;
+    }
   }
 }
 

@@ -111,7 +111,8 @@ TEST(ReplayShapes, RecordsNothingAfterTheSixthRunOfRandomShapes) {
     std::uint64_t deviated_late = 0;
     for (int i = 0; i < 60; ++i) {
       const std::int64_t unit = seed % 2 == 0 ? 32 : 1;
-      const Dims dims{1, 3, unit * (1 + random() % (640 / unit)), unit * (1 + random() % (640 / unit))};
+      const auto extent = [&] { return unit * (1 + static_cast<std::int64_t>(random()) % (640 / unit)); };
+      const Dims dims{1, 3, extent(), extent()};
       const ReplayRun run = engine.run(dims);
       if (i >= 6) {
         EXPECT_FALSE(run.recorded) << "run " << i << " of seed " << seed;
