@@ -66,7 +66,8 @@ class Queue {
 
   // Delays work recorded after this call until `moment`, of any queue, is reached. The host does not block if the
   // device can wait by itself. A wait for an unreached moment of another queue counts as recorded work: the timepoint
-  // of the next submit is reached after `moment`. kInvalidArgument if `moment` is not submitted yet; the driver's error.
+  // of the next submit is reached after `moment`. kInvalidArgument if `moment` is not submitted yet; the driver's
+  // error.
   Result<void> wait_for(Timepoint moment);
 
   // Commits pending residency, then submits the recorded work and returns its timepoint. If nothing was recorded,
