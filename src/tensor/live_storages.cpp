@@ -46,9 +46,6 @@ Live& live() {
   return *instance;
 }
 
-// Made when the program starts: a child of a fork would wait forever for a thread that was making it.
-[[maybe_unused]] const Live& made_at_start = live();
-
 }  // namespace
 
 void note_live(Storage& storage) noexcept {
