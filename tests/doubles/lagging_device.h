@@ -28,7 +28,10 @@ class LaggingQueue;
 
 // The queues of one device.
 struct LaggingQueues {
-  Mutex mutex;
+  LaggingQueue* find(TimelineId timeline);
+  std::vector<LaggingQueue*> list();
+
+  Mutex mutex;  // not held while a queue executes work
   std::vector<LaggingQueue*> alive BERTH_GUARDED_BY(mutex);
 };
 
@@ -82,9 +85,15 @@ class LaggingQueue final : public Queue {
     });
     return {};
   }
-  // The work of this queue waits, not the host.
+  // The work of this queue waits, not the host. For a queue of this device that only executes its work: a wait of the
+  // host would also drop buffers, in the middle of whatever made this queue execute.
   Result<void> do_wait_for(Timepoint moment) override {
-    defer([moment] { berth::wait(moment).value(); });
+    defer([all = all_, moment] {
+      if (LaggingQueue* const other = all->find(moment.timeline()))
+        other->reach(moment);
+      else
+        berth::wait(moment).value();
+    });
     return {};
   }
   Result<void> do_submit(std::uint64_t value) override {
@@ -119,6 +128,7 @@ class LaggingQueue final : public Queue {
   }
   // One thread at a time, in order. The lock of the lists is not held meanwhile: work may wait for another queue.
   void run_up_to(std::uint64_t value) {
+    if (reached_.load(std::memory_order_acquire) >= value) return;  // also for work of this queue that asks for it
     const MutexLock turn(turn_);
     while (true) {
       Work next;
@@ -142,6 +152,16 @@ class LaggingQueue final : public Queue {
   std::atomic<std::uint64_t> reached_, submitted_;
 };
 
+inline std::vector<LaggingQueue*> LaggingQueues::list() {
+  const MutexLock lock(mutex);
+  return alive;
+}
+inline LaggingQueue* LaggingQueues::find(TimelineId timeline) {
+  for (LaggingQueue* queue : list())
+    if (queue->timeline() == timeline) return queue;
+  return nullptr;
+}
+
 // Reserved addresses of the host. Releasing memory waits for submitted work, as the interface asks.
 class LaggingAddressSpace final : public AddressSpace {
  public:
@@ -157,10 +177,7 @@ class LaggingAddressSpace final : public AddressSpace {
     return mapped;
   }
   Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
-    {
-      const MutexLock lock(queues_->mutex);
-      for (LaggingQueue* queue : queues_->alive) queue->reach_all();
-    }
+    for (LaggingQueue* queue : queues_->list()) queue->reach_all();
     return host_->unmap(address, bytes);
   }
 
