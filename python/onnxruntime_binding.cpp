@@ -6,11 +6,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,8 +63,6 @@ using engines::OnnxRuntimeMemory;
 // The memory of the engine's environment. Never destroyed.
 struct EngineMemory {
   std::unique_ptr<OnnxRuntimeMemory> memory;
-  // Guards what sessions report. Never acquired with the interpreter lock held.
-  std::mutex mutex;
 };
 std::atomic<EngineMemory*> engine_memory{nullptr};
 
@@ -104,28 +102,33 @@ class SessionRuns {
     number_ = std::to_string(numbers.fetch_add(1) + 1);
   }
 
-  // A run is named by its kind and its dimensions: runs with equal names are expected to make equal requests, and those
-  // of one kind requests that are a function of the dimensions. It may wait for the end of another run, so no lock is
-  // held.
+  ~SessionRuns() {
+    for (const std::string& key : keys_) engine_.memory->replay().forget(key);
+  }
+  SessionRuns(const SessionRuns&) = delete;
+  SessionRuns& operator=(const SessionRuns&) = delete;
+
+  // Begins a run on the calling thread, on which it also ends. Runs of a kind make requests that depend on the
+  // dimensions.
   void begin(const std::string& kind, const std::vector<std::int64_t>& dimensions) {
-    const Result<void> begun = replay().begin_run(key_of(kind), dimensions);
-    const std::lock_guard guard(engine_.mutex);
-    note(begun);
+    const std::string key = number_ + '|' + kind;
+    {
+      const std::lock_guard guard(mutex_);
+      keys_.insert(key);
+    }
+    note(engine_.memory->replay().begin_run(key, dimensions));
   }
 
-  // What was recorded is planned here, when its outputs are released.
-  void end(const std::string& kind, const std::vector<std::int64_t>& dimensions) {
-    const ReplayRun did = replay().end_run();
-    const Result<void> planned = did.recorded ? replay().plan_recorded() : Result<void>();
-    const std::lock_guard guard(engine_.mutex);
-    note(planned);
+  // What is new is planned here, when its outputs are released.
+  void end(const std::string& kind, std::vector<std::int64_t> dimensions) {
+    Replay& replay = engine_.memory->replay();
+    const ReplayRun run = replay.end_run();
+    if (run.recorded) note(replay.plan_recorded());
+    const std::lock_guard guard(mutex_);
+    last_ = run;
     ++runs_;
-    last_ = did;
-    last_key_ = key_of(kind);
-    last_dimensions_ = dimensions;
-    // Each request of a recorded run had memory of its own. Ever less often, for a session that has a new shape each
-    // time.
-    if (did.recorded && std::has_single_bit(++recorded_)) OnnxRuntimeMemory::trim_heap();
+    last_key_ = number_ + '|' + kind;
+    last_dimensions_ = std::move(dimensions);
   }
 
   struct Report {
@@ -138,39 +141,43 @@ class SessionRuns {
     std::string problem;
   };
   Report report() const {
-    const std::lock_guard guard(engine_.mutex);
-    const Replay& replay = engine_.memory->replay();
-    Report report{.last = last_,
-                  .all = replay.counters(),
-                  .runs = runs_,
-                  .live_peak = 0,
-                  .weight_bytes = engine_.memory->weight_bytes(),
-                  .planned = std::nullopt,
-                  .problem = problem_};
-    if (const auto trace = replay.trace(last_key_, last_dimensions_)) {
+    Replay& replay = engine_.memory->replay();
+    Report report;
+    std::string key;
+    std::vector<std::int64_t> dimensions;
+    {
+      const std::lock_guard guard(mutex_);
+      report.last = last_;
+      report.runs = runs_;
+      report.problem = problem_;
+      key = last_key_;
+      dimensions = last_dimensions_;
+    }
+    report.all = replay.counters();
+    report.weight_bytes = engine_.memory->weight_bytes();
+    if (const auto trace = replay.trace(key, dimensions)) {
       report.live_peak = trace->live_peak();
-      if (const auto plan = replay.plan(last_key_, last_dimensions_))
-        report.planned = PlannedProblem{plan_problem(*trace), *plan};
+      if (const auto plan = replay.plan(key, dimensions)) report.planned = PlannedProblem{plan_problem(*trace), *plan};
     }
     return report;
   }
 
  private:
-  Replay& replay() const noexcept { return engine_.memory->replay(); }
-  std::string key_of(const std::string& kind) const { return number_ + '|' + kind; }
-
   // The plan or the arena could not be made: the run is served by the pool, and the report says why.
   void note(const Result<void>& result) {
-    if (!result) problem_ = result.error().message();
+    if (result) return;
+    const std::lock_guard guard(mutex_);
+    problem_ = result.error().message();
   }
 
   EngineMemory& engine_;
   std::string number_;
-  // Guarded by the mutex of the engine.
+  mutable std::mutex mutex_;  // guards what follows; never held while the replay is called
+  std::set<std::string> keys_;
   ReplayRun last_;
   std::string last_key_, problem_;
   std::vector<std::int64_t> last_dimensions_;
-  std::uint64_t runs_ = 0, recorded_ = 0;
+  std::uint64_t runs_ = 0;
 };
 
 nb::dict report(const SessionRuns& self) {
@@ -184,7 +191,9 @@ nb::dict report(const SessionRuns& self) {
   fields["reordered"] = report.last.reordered;
   fields["deviated"] = report.last.deviated;
   fields["live_peak"] = report.live_peak;
+  fields["arenas"] = report.all.arenas;
   fields["arena_bytes"] = report.all.arena_bytes;
+  fields["given_back"] = report.all.given_back;
   fields["pool_bytes"] = report.all.pool_bytes;
   fields["weight_bytes"] = report.weight_bytes;
   fields["plans"] = report.all.plans;
@@ -199,12 +208,7 @@ class SessionLoad {
   explicit SessionLoad(const std::string& folder) : load_(std::in_place, *attached().memory, folder) {}
   nb::dict end() {
     engines::SharedWeights shared;
-    if (load_)
-      shared = released([&] {
-        engines::SharedWeights ended = load_->end();
-        OnnxRuntimeMemory::trim_heap();
-        return ended;
-      });
+    if (load_) shared = released([&] { return load_->end(); });
     load_.reset();
     nb::dict fields;
     fields["bytes"] = shared.bytes;

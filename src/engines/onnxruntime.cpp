@@ -172,15 +172,12 @@ SharedWeights OnnxRuntimeMemory::Load::end() {
   if (std::exchange(ended_, true)) return {};
   current_load = before_;
   WeightMemory::Shared shared = memory_.impl_->weights.share(folder_, number_);
+  trim_heap();  // loading leaves much there that no run needs
   return {.bytes = shared.bytes, .shared = shared.shared, .problem = std::move(shared.problem)};
 }
 
 void OnnxRuntimeMemory::forget_loading() const noexcept {
   forget_library_pages(reinterpret_cast<const void*>(impl_->api.run));
-}
-
-void OnnxRuntimeMemory::trim_heap() noexcept {
-  return_free_heap();
 }
 
 Replay& OnnxRuntimeMemory::replay() noexcept {

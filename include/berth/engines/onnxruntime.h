@@ -111,8 +111,8 @@ class OnnxRuntimeMemory {
     ~Load();
     Load(const Load&) = delete;
     Load& operator=(const Load&) = delete;
-    // Ends the load and shares. A failure is in `problem`; the memory is then as the engine left it. Requires: the
-    // sessions are not used before it returns.
+    // Ends the load, shares, and returns free memory of the heap to the system. A failure is in `problem`; the memory
+    // is then as the engine left it. Requires: the sessions are not used before it returns.
     SharedWeights end();
 
    private:
@@ -127,10 +127,6 @@ class OnnxRuntimeMemory {
   // about 15 MiB of code that a run does not need; call this after the sessions are created. The next run takes one
   // page fault per 64 KiB of code that it does need. Does nothing on systems without support.
   void forget_loading() const noexcept;
-
-  // Returns what the heap of this process keeps for later to the system: loading a model and recording a run leave
-  // memory there that later runs do not need. Call it after either. Takes up to milliseconds.
-  static void trim_heap() noexcept;
 
   // The recorder, the plans and their counters.
   Replay& replay() noexcept;

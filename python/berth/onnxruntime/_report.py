@@ -6,7 +6,8 @@ from __future__ import annotations
 class MemoryReport:
     """What the memory of an `InferenceSession` did. A snapshot.
 
-    Of the last run: `recorded` (there was no plan for its shapes), `requests`, `planned` (of these, served from the
+    Of the last run: `recorded` (there was no plan for its shapes), `predicted` (its shapes were not recorded, and the
+    plan was made from what was learned), `requests`, `planned` (of these, served from the
     arena), `reordered`, `deviated` (not in the plan: served by a pool), `live_peak` (the most bytes the engine had
     asked for at once: no allocator can use less) and `plan` (a berth.Plan, None before there is one).
 
@@ -15,7 +16,8 @@ class MemoryReport:
     `weights`, None without a weights cache, else a dict: `bytes` (kept from loading), `shared` (of these, in pages that
     all processes share), `mapped` (bytes of weights that the engine reads in place) and `problem`.
 
-    Of all sessions of the process: `arena_bytes`, `pool_bytes`, `weight_bytes` and `plans`.
+    Of all sessions of the process: `arenas`, their `arena_bytes`, what was `given_back` of them, `pool_bytes`,
+    `weight_bytes` and `plans`.
     """
 
     def __init__(self, fields):

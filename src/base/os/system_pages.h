@@ -44,7 +44,4 @@ int open_past_cache(const char* path) noexcept;
 // happens.
 void punch_hole(int descriptor, std::uint64_t offset, std::uint64_t bytes) noexcept;
 
-// Returns memory that malloc keeps for later to the system, where it can. Takes up to milliseconds.
-void return_free_heap() noexcept;
-
 }  // namespace berth::internal

@@ -65,10 +65,4 @@ void punch_hole(int descriptor, std::uint64_t offset, std::uint64_t bytes) noexc
             static_cast<off_t>(bytes));
 }
 
-void return_free_heap() noexcept {
-#if defined(__GLIBC__)
-  malloc_trim(0);
-#endif
-}
-
 }  // namespace berth::internal

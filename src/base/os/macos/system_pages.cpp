@@ -1,7 +1,6 @@
 #include "base/os/system_pages.h"
 
 #include <fcntl.h>
-#include <malloc/malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -47,9 +46,5 @@ int open_unnamed(const char*) noexcept {
 }
 
 void punch_hole(int, std::uint64_t, std::uint64_t) noexcept {}
-
-void return_free_heap() noexcept {
-  malloc_zone_pressure_relief(nullptr, 0);
-}
 
 }  // namespace berth::internal
