@@ -54,6 +54,9 @@ class LinearMemory : public AllocatorAdaptor {
 
   std::string_view name() const noexcept final { return "linear"; }
 
+  // allocate() and release() are O(1) within a slab, and then neither allocate heap memory nor build a string. A
+  // pressure callback that runs while a new slab is taken must not call this allocator.
+
   // The position now. A mark takes about 150 bytes until a reset to an earlier one; marks of the same position are one.
   virtual Mark mark() = 0;
 
