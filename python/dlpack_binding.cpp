@@ -187,7 +187,7 @@ void bind_dlpack(nb::class_<Buffer>& buffer, nb::module_& module) {
             if (!elsewhere && copy.ptr() != Py_True) return to_capsule(self, versioned, false);
             // A mapped file counts as host memory, and its copy must be writable.
             const std::string target = there.type == dlpack::kCpu ? "CPU" : std::string(self.device().name());
-            return to_capsule(nb::cast<Buffer>(nb::cast(self).attr("to")(target)), versioned, true);
+            return to_capsule(nb::cast<Buffer>(nb::cast(self).attr("to")(target.c_str())), versioned, true);
           },
           nb::kw_only(), nb::arg("stream").none() = nb::none(), nb::arg("max_version").none() = nb::none(),
           nb::arg("dl_device").none() = nb::none(), nb::arg("copy").none() = nb::none(),
