@@ -150,8 +150,10 @@ inline void family_rows(
       if (made && family.ratio > 0) worst = std::max(worst, ratio);
       times.push_back(good ? made->seconds : limit);
       if (options.each) {
-        fmt::print("  {} seed {:016x} n {} {} {:.6f} {:.3f} s {}\n", family.name, seed, problem.lifetimes.size(),
-                   good ? "solved" : "OPEN", ratio, made ? made->seconds : limit, made ? made->strategy : "");
+        const double room = static_cast<double>(problem.capacity.value_or(bound)) / static_cast<double>(bound);
+        fmt::print("  {} seed {:016x} n {} room {:.4f} {} {:.6f} {:.3f} s {} {}\n", family.name, seed,
+                   problem.lifetimes.size(), room, good ? "solved" : "OPEN", ratio, made ? made->seconds : limit,
+                   made ? made->work : 0, made ? made->strategy : made.error().message());
         std::fflush(stdout);
       }
     }

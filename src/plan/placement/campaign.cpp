@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kBatch = 8;
 constexpr std::size_t kGuides = 4;
 constexpr std::uint64_t kPatience = 200;  // guided restarts for which a line may stand still
-constexpr std::uint64_t kStraight = 256;  // restarts that aim at nothing but the goal
+constexpr std::uint64_t kStraight = 256;  // first restarts, by their work, that aim at nothing but the goal
 constexpr double kGrowth = 1.5;           // of restarts, from one round of the portfolio to the next
 constexpr std::size_t kProvable = 100;    // items; below, the search may well finish
 constexpr std::uint64_t kUndecided = std::numeric_limits<std::uint64_t>::max();
@@ -195,7 +195,8 @@ class Campaign {
     const Unit high = top == kNowhere ? goal : std::max(goal, static_cast<Unit>(scale_.up(top) - 1));
     constexpr std::uint64_t kRules = std::size(kPortfolio);
     // Where only the goal counts it is mostly met at once; only if not, most of the restarts climb down to it.
-    const bool climbing = limits_.minimise ? index >= kRules : index >= kStraight && index % 4 != 0;
+    const bool climbing =
+        limits_.minimise ? index >= kRules : memory_.work >= kStraight * plain_limit(0) && index % 4 != 0;
     const bool guided = climbing && index % 8 != 0 && !memory_.guides.empty();
     // Where most restarts are guided, those that are not still go through the portfolio one after the other.
     const std::uint64_t plain = memory_.plain_restarts;

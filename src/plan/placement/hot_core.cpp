@@ -13,7 +13,8 @@
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::size_t kMostItems = 20'000;  // of a core
+constexpr std::size_t kMostItems = 10'000;  // of a core
+constexpr std::uint64_t kUsual = 512;       // items of the problems that a unit of work is a node of
 constexpr int kUnitBits = 26;               // a core's peak in units: small numbers are quick
 
 std::vector<std::uint32_t> core_items(const Model& model, const CoreShape& shape) {
@@ -79,7 +80,16 @@ Improvement place_around_core(const Model& model, const CoreShape& shape, const 
   if (items.empty() || items.size() > kMostItems) return result;
   Portion core = portion_of(model, std::move(items));
   coarsen(core.model, load_bound(model));
-  const Layout packed = pack(core.model, limits, crew, result.work);
+  // A node costs more the more items there are.
+  const std::uint64_t cost = 1 + core.items.size() / kUsual;
+  ImprovementLimits pack_limits = limits;
+  pack_limits.work = limits.work / cost;
+  if (limits.interrupt.deadline) {  // the rest has to be placed as well, and others want their turn
+    const Clock::time_point now = Clock::now();
+    pack_limits.interrupt.deadline = now + (std::max(now, *limits.interrupt.deadline) - now) / 3;
+  }
+  const Layout packed = pack(core.model, pack_limits, crew, result.work);
+  result.work *= cost;
   Placer placer(model);
   Layout layout{std::vector<std::uint64_t>(model.items.size(), kNowhere), 0};
   for (std::size_t i = 0; i < core.items.size(); ++i) {

@@ -157,52 +157,58 @@ class Lane {
     attempt({named(Strategy::kOnlineBestFit)});
     if (model_.items.size() > kVeryMany) lower();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
+    core(0);
     if (model_.items.size() <= kVeryMany) lower();
-    core();
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
+    for (std::size_t shape = 1; shape < std::size(kCores); ++shape) core(shape);
     // Against the clock it is better to improve early; otherwise all rules are heard first.
-    if (limits_.interrupt.deadline) eject(limits_.work);
+    if (limits_.interrupt.deadline) eject(limits_.work, 0.5);
     attempt({{"hot_first", {}, by_heat<2>}, {"hot_first", {}, by_heat<10>}});
     attempt({named(Strategy::kXlaTemporal), named(Strategy::kSmallestGap)});
     attempt({named(Strategy::kXlaSpatial), {"hot_first", {}, by_heat<20>}});
     if (hill_climb_rounds(model_) > 1) attempt({named(Strategy::kHillClimb)});
-    eject(limits_.work);
+    eject(limits_.work, 1.0);
   }
 
   // Too small a core is disastrous, and which is large enough differs: a few are tried, and the best is kept.
-  void core() {
+  static constexpr CoreShape kCores[] = {{0.2, 1e-5}, {0.2, 1e-4}, {0.1, 1e-5}, {0.3, 1e-4}, {0.1, 1e-4}, {0.3, 1e-3}};
+  static constexpr std::uint64_t kCoreWork = 400'000;
+  void core(std::size_t shape) {
     if (model_.has_fixed || loose_ || model_.items.size() > kVeryMany) return;
-    for (const CoreShape& shape : {CoreShape{0.2, 1e-5}, CoreShape{0.2, 1e-4}, CoreShape{0.1, 1e-5},
-                                   CoreShape{0.3, 1e-5}, CoreShape{0.3, 1e-4}, CoreShape{0.1, 1e-4}}) {
-      if (done() || stopped() || result_.work >= limits_.work) return;
-      ImprovementLimits limits{std::max(limits_.goal, result_.lower_bound), (limits_.work - result_.work) / 4, round_,
-                               limits_.seed, limits_.interrupt};
-      limits.work = std::min<std::uint64_t>(limits.work, 40 * (600 + 2 * 4096));
-      Improvement found = place_around_core(model_, shape, limits, crew_);
-      result_.work += found.work;
-      if (found.best.top >= result_.best.top) continue;
-      result_.best = std::move(found.best);
-      result_.strategy = "hot_core";
-      report();
-    }
+    if (done() || stopped() || result_.work >= limits_.work) return;
+    const ImprovementLimits limits{std::max(limits_.goal, result_.lower_bound),
+                                   std::min(kCoreWork, (limits_.work - result_.work) / 4), round_, limits_.seed,
+                                   limits_.interrupt};
+    Improvement found = place_around_core(model_, kCores[shape], limits, crew_);
+    result_.work += found.work;
+    if (found.best.top >= result_.best.top) return;
+    result_.best = std::move(found.best);
+    result_.strategy = "hot_core";
+    report();
   }
 
   void lower() {
     if (model_.has_fixed || loose_) return;
-    improve(lower_peaks, "lowered_peaks", limits_.work, limits_.seed);
+    improve(lower_peaks, "lowered_peaks", limits_.work, limits_.seed, 1.0);
   }
 
-  void eject(std::uint64_t work) {
+  void eject(std::uint64_t work, double share) {
     if (loose_wins_) return;
-    improve(improve_by_ejection, "ejection", work, limits_.seed + ejections_++);
+    improve(improve_by_ejection, "ejection", work, limits_.seed + ejections_++, share);
   }
 
   using Improve = Improvement (*)(const Model&, Layout, const ImprovementLimits&, Crew&, const ImprovementProgress&);
-  void improve(Improve method, std::string_view name, std::uint64_t work, std::uint64_t seed) {
+  // `share`: of the time that is left, where there is a deadline.
+  void improve(Improve method, std::string_view name, std::uint64_t work, std::uint64_t seed, double share) {
     if (done() || stopped() || result_.work >= limits_.work) return;
     const std::uint64_t before = result_.work;
-    const ImprovementLimits limits{std::max(limits_.goal, result_.lower_bound), std::min(work, limits_.work - before),
-                                   round_, seed, limits_.interrupt};
+    ImprovementLimits limits{std::max(limits_.goal, result_.lower_bound), std::min(work, limits_.work - before), round_,
+                             seed, limits_.interrupt};
+    if (limits.interrupt.deadline && share < 1.0) {
+      const Clock::time_point now = Clock::now();
+      const std::chrono::duration<double> left = std::max(now, *limits.interrupt.deadline) - now;
+      limits.interrupt.deadline = now + std::chrono::duration_cast<Clock::duration>(share * left);
+    }
     const auto take = [&](const Improvement& found) {
       result_.work = before + found.work;
       if (found.best.top >= result_.best.top) return;

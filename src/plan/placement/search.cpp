@@ -37,6 +37,7 @@ Search<Unit>::Search(const SearchInput<Unit>& input) : input_(input) {
     for (std::int32_t s = part.first; s < part.last; ++s) load_[static_cast<std::size_t>(s)] += part.height;
   }
   components_.reserve(64);
+  ranks_.reserve(items);
   frames_.reserve(items + 64);
   candidates_.reserve(4 * items + 64);
   trail_.reserve(16 * items + 64);
@@ -148,10 +149,25 @@ bool Search<Unit>::lift(const Component& where, std::int32_t section, Unit level
   return true;
 }
 
-// The lowest that anything can still be put in a section.
+// The lowest that anything can still be put in a section. Requires: the section before it, if it is of the component,
+// is painted.
 template <class Unit>
 Unit Search<Unit>::lowest_over(const Component& where, std::int32_t section, std::uint32_t& which) const noexcept {
   const std::uint32_t end = end_before(where, section + 1);
+  if (input_.simple && section > where.first) {
+    // If what stands lowest in the section before goes on into this one, only what begins here can be lower.
+    const auto before = static_cast<std::size_t>(section) - 1;
+    if (floor_[before] != kFar && last_[watch_[before]] > section) {
+      Unit least = floor_[before];
+      which = watch_[before];
+      for (std::uint32_t i = start_[before + 1]; i < end; ++i) {
+        if (low_[i] >= least) continue;
+        least = low_[i];
+        which = i;
+      }
+      return least;
+    }
+  }
   if (input_.simple) return least_low(last_.data(), low_.data(), where.begin, end, section, kFar, which);
   Unit least = kFar;
   for (std::uint32_t i = where.begin; i < end; ++i) {
