@@ -157,9 +157,9 @@ class Lane {
     attempt({named(Strategy::kOnlineBestFit)});
     if (model_.items.size() > kVeryMany) lower();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
+    attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
     core(0);
     if (model_.items.size() <= kVeryMany) lower();
-    attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
     for (std::size_t shape = 1; shape < std::size(kCores); ++shape) core(shape);
     // Against the clock it is better to improve early; otherwise all rules are heard first.
     if (limits_.interrupt.deadline) eject(limits_.work, 0.5);

@@ -37,7 +37,6 @@ Search<Unit>::Search(const SearchInput<Unit>& input) : input_(input) {
     for (std::int32_t s = part.first; s < part.last; ++s) load_[static_cast<std::size_t>(s)] += part.height;
   }
   components_.reserve(64);
-  ranks_.reserve(items);
   frames_.reserve(items + 64);
   candidates_.reserve(4 * items + 64);
   trail_.reserve(16 * items + 64);

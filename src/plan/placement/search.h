@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "plan/placement/interrupt.h"
@@ -52,7 +51,6 @@ enum class SectionRule : std::uint8_t { kLowest, kLeastSlack, kSlackPerFailure, 
 struct SearchStyle {
   SectionRule section = SectionRule::kLowest;
   bool mirrored = false;  // ties go to the later section instead of the earlier
-  bool flush = false;     // what ends level with its neighbours is tried first
   std::uint64_t node_limit = 0;
 };
 
@@ -112,7 +110,6 @@ class Search {
   bool advance(Frame& frame);
   std::int32_t choose_section(const Component& where);
   void list_candidates(const Component& where, std::int32_t section, Unit level);
-  int flush_sides(const Component& where, std::uint32_t item, Unit level) const noexcept;
   Unit next_level(const Component& where, std::int32_t section, Unit level) const noexcept;
   // The items of a component that begin before this section are those from its begin to here.
   std::uint32_t end_before(const Component& where, std::int32_t section) const noexcept {
@@ -153,7 +150,6 @@ class Search {
   std::vector<Component> components_;
   std::vector<Frame> frames_;
   std::vector<std::uint32_t> candidates_;
-  std::vector<std::pair<int, double>> ranks_;  // scratch: of the candidates
   std::vector<TrailEntry> trail_;
 };
 

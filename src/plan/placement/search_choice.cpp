@@ -57,16 +57,6 @@ std::int32_t Search<Unit>::choose_section(const Component& where) {
   return chosen;
 }
 
-// On how many sides the item, put at `level`, would end level with what is beside it. A packing without waste is full
-// of such places, and they are rare by chance.
-template <class Unit>
-int Search<Unit>::flush_sides(const Component& where, std::uint32_t item, Unit level) const noexcept {
-  const Unit top = level + height_[item];
-  const std::int32_t first = first_[item], last = last_[item];
-  return (first > where.first && floor_[static_cast<std::size_t>(first) - 1] == top ? 1 : 0) +
-         (last < where.last && floor_[static_cast<std::size_t>(last)] == top ? 1 : 0);
-}
-
 // Lists the children of a node in the order in which to try them: items to put at the point, and kLift.
 template <class Unit>
 void Search<Unit>::list_candidates(const Component& where, std::int32_t section, Unit level) {
@@ -74,20 +64,13 @@ void Search<Unit>::list_candidates(const Component& where, std::int32_t section,
   // Nothing that covers the section is lower than its floor, so what is below the next unit is at it.
   const std::uint32_t count = select_below(last_.data(), low_.data(), where.begin, end_before(where, section + 1),
                                            section, static_cast<Unit>(level + 1), selected_.data());
-  ranks_.clear();
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint32_t item = selected_[i];
     if (!input_.simple && (low_[item] != level || !covers(item, section))) continue;
-    const std::pair<int, double> rank(style_.flush ? -flush_sides(where, item, level) : 0, keys_[item]);
-    std::size_t at = ranks_.size();  // kept ascending; there are few
+    std::size_t at = candidates_.size();
     candidates_.push_back(item);
-    ranks_.push_back(rank);
-    for (; at > 0 && rank < ranks_[at - 1]; --at) {
-      ranks_[at] = ranks_[at - 1];
-      candidates_[begin + at] = candidates_[begin + at - 1];
-    }
-    ranks_[at] = rank;
-    candidates_[begin + at] = item;
+    for (; at > begin && keys_[candidates_[at - 1]] > keys_[item]; --at) candidates_[at] = candidates_[at - 1];
+    candidates_[at] = item;
   }
   candidates_.push_back(kLift);
 }
@@ -130,11 +113,9 @@ Unit Search<Unit>::next_level(const Component& where, std::int32_t section, Unit
 
 template std::int32_t Search<std::int32_t>::choose_section(const Component&);
 template void Search<std::int32_t>::list_candidates(const Component&, std::int32_t, std::int32_t);
-template int Search<std::int32_t>::flush_sides(const Component&, std::uint32_t, std::int32_t) const noexcept;
 template std::int32_t Search<std::int32_t>::next_level(const Component&, std::int32_t, std::int32_t) const noexcept;
 template std::int32_t Search<std::int64_t>::choose_section(const Component&);
 template void Search<std::int64_t>::list_candidates(const Component&, std::int32_t, std::int64_t);
-template int Search<std::int64_t>::flush_sides(const Component&, std::uint32_t, std::int64_t) const noexcept;
 template std::int64_t Search<std::int64_t>::next_level(const Component&, std::int32_t, std::int64_t) const noexcept;
 
 }  // namespace berth::internal::planner
