@@ -1,17 +1,18 @@
 #include "base/checksum.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 namespace berth::internal {
 namespace {
 
 // One step is a bijection of the state for a given word, and of the word for a given state. The multiplication carries
-// a difference to higher bits, and the rotation brings the high bits down for the next one.
+// a difference to higher bits, and the shift copies the high bits down, so that a change of the highest bit alone is
+// two changes for the next step: one flipped bit of the next word cannot undo it.
 constexpr std::uint64_t mix(std::uint64_t state, std::uint64_t word) noexcept {
   constexpr std::uint64_t kOdd = 0xd6e8'feb8'6659'fd93;
-  return std::rotl((state ^ word) * kOdd, 29);
+  const std::uint64_t product = (state ^ word) * kOdd;
+  return product ^ product >> 32;
 }
 
 }  // namespace

@@ -61,6 +61,9 @@ PRIVATE_HEADERS = {
     "base/try.h": ["cli", "python"],
     # What the program writes appears complete or not at all, as what the library writes.
     "base/atomic_file.h": ["cli"],
+    # What it reads and keeps is treated with the same care: no endless files, and damage is found.
+    "base/input_file.h": ["cli"],
+    "base/checksum.h": ["cli"],
     # Names from files are checked before they reach the terminal.
     "base/utf8.h": ["cli"],
     # `berth explain` predicts what a caching pool would hold.
@@ -68,7 +71,7 @@ PRIVATE_HEADERS = {
     # The program finds its own file to start itself again. This is the operating system's business, not the library's.
     "base/os/program_path.h": ["cli"],
     # The session of `berth run`. Its interface is not yet promised to users.
-    "engines/onnxruntime_session.h": ["cli"],
+    "engines/onnxruntime_session.h": ["cli", "bench"],
     # The Python module is opened by the engine itself, and speaks its interface.
     "engines/onnxruntime_abi.h": ["python"],
     "engines/onnxruntime_library.h": ["cli", "bench", "python"],

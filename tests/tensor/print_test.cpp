@@ -83,9 +83,12 @@ TEST(Printing, NamesEachCounter) {
   statistics.total_bytes = 3;
   EXPECT_EQ(printed(statistics),
             "live_bytes=1, live_count=0, peak_bytes=0, allocations=0, releases=0, failures=2, total_bytes=3");
-  EXPECT_EQ(printed(ReplayCounters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}),
-            "runs=1, recorded_runs=2, deviating_runs=3, requests=4, planned=5, reordered=6, deviated=7, renewals=8, "
-            "plans=9, arena_bytes=10, pool_bytes=11, pool_peak=12, beside_peak=13");
+  EXPECT_EQ(
+      printed(ReplayCounters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24}),
+      "runs=1, recorded_runs=2, predicted_runs=3, deviating_runs=4, pooled_runs=5, waits=6, requests=7, "
+      "planned=8, reordered=9, deviated=10, unattributed=11, renewals=12, predictions=13, unlearned=14, plans=15, "
+      "plan_bytes=16, forgotten=17, arenas=18, arenas_peak=19, arena_bytes=20, given_back=21, pool_bytes=22, "
+      "pool_peak=23, beside_peak=24");
 }
 
 TEST(Printing, TakesTheFormatOptionsOfAString) {
