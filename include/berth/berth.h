@@ -1,5 +1,5 @@
 // All public headers. Each folder is a layer that may use only the layers before it: base, memory, alloc, tensor, plan,
-// run, weights, interop.
+// run, weights, kv, interop.
 #pragma once
 
 #include "berth/alloc/caching_pool.h"
@@ -17,6 +17,9 @@
 #include "berth/interop/cuda.h"
 #include "berth/interop/dlpack.h"
 #include "berth/interop/metal.h"
+#include "berth/kv/cache.h"
+#include "berth/kv/eviction.h"
+#include "berth/kv/page_pool.h"
 #include "berth/memory/accounting.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/allocator.h"

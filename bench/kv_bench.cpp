@@ -1,0 +1,339 @@
+// The key-value cache: how often prefixes are found under each eviction policy, how fast it is, and what it costs.
+//
+//   kv_bench [TRACE]    TRACE, or the environment variable BERTH_KV_TRACE, is a file of requests, one JSON object a
+//   line
+//                       with "timestamp" in milliseconds and "hash_ids", one for each block of the prompt.
+//
+// Hit rate: blocks of a request that are cached, from the front until the first that is not, over all blocks of all
+// requests. The oracle knows the future and evicts what is used again last. Synthetic traces are drawn from seeds; no
+// constant of the policy was chosen by looking at the second half of them.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "berth/kv/cache.h"
+#include "berth/memory/registry.h"
+
+namespace {
+
+using namespace berth;
+using namespace berth::kv;
+
+struct Request {
+  std::uint64_t time = 0;
+  std::vector<Token> blocks{};
+};
+using Trace = std::vector<Request>;
+
+// Evicts the block that is used again last, or never.
+class Oracle final : public EvictionPolicy {
+ public:
+  explicit Oracle(const std::vector<std::uint32_t>* next) : next_(next) {}
+  std::string_view name() const noexcept override { return "oracle"; }
+  Result<void> reserve(std::uint32_t nodes) override {
+    due_.resize(nodes);
+    return {};
+  }
+  void visited(const Visit& visit, Blocks&) noexcept override {
+    for (std::size_t i = 0; i < visit.path.size(); ++i) due_[visit.path[i]] = (*next_)[i];
+  }
+  Place place(Node node, Node, Blocks&) noexcept override {
+    idle_.emplace(due_[node], node);
+    return {};
+  }
+  void leaves(Node node, Blocks&) noexcept override { idle_.erase({due_[node], node}); }
+  Node victim(Blocks&) noexcept override { return idle_.rbegin()->second; }
+
+ private:
+  const std::vector<std::uint32_t>* next_;
+  std::vector<std::uint32_t> due_;
+  std::set<std::pair<std::uint32_t, Node>> idle_;
+};
+
+std::unique_ptr<Cache> make_cache(std::size_t pages, std::uint32_t block_tokens, std::vector<Group> groups,
+                                  EvictionPolicyPtr eviction) {
+  CacheOptions options;
+  std::size_t block = 0;
+  for (const Group& group : groups) block += group.bytes_per_token * block_tokens;
+  options.groups = std::move(groups);
+  options.block_tokens = block_tokens;
+  options.budget = pages * block;
+  options.eviction = std::move(eviction);
+  return Cache::make(device("CPU").value(), std::move(options)).value();
+}
+
+enum class Policy { kLru, kReturn, kOracle };
+
+double hit_rate(const Trace& trace, std::size_t pages, Policy policy) {
+  std::vector<std::vector<std::uint32_t>> next(trace.size());
+  if (policy == Policy::kOracle) {
+    std::unordered_map<Token, std::uint32_t> due;
+    for (std::size_t i = trace.size(); i-- > 0;) {
+      for (const Token block : trace[i].blocks) {
+        const auto found = due.find(block);
+        next[i].push_back(found == due.end() ? 0xffff'fffe : found->second);
+      }
+      for (const Token block : trace[i].blocks) due[block] = static_cast<std::uint32_t>(i);
+    }
+  }
+  std::vector<std::uint32_t> current;
+  EvictionPolicyPtr eviction = policy == Policy::kLru      ? make_lru_eviction()
+                               : policy == Policy::kReturn ? make_return_eviction()
+                                                           : std::make_unique<Oracle>(&current);
+  const auto cache = make_cache(pages, 1, {{.kind = GroupKind::kFull, .bytes_per_token = 64}}, std::move(eviction));
+  std::uint64_t hits = 0, all = 0;
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    current = next[i];
+    all += trace[i].blocks.size();
+    const auto opened = cache->open(trace[i].blocks, {.compute_last = false, .now = trace[i].time});
+    if (!opened) continue;  // longer than the whole cache
+    hits += opened->cached_tokens;
+    cache->commit(opened->id).value();
+    cache->close(opened->id, trace[i].time).value();
+  }
+  return static_cast<double>(hits) / static_cast<double>(std::max<std::uint64_t>(all, 1));
+}
+
+Trace read_trace(const std::string& path) {
+  Trace trace;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_discarded() || !json.contains("timestamp") || !json.contains("hash_ids")) continue;
+    Request request;
+    request.time = static_cast<std::uint64_t>(json["timestamp"].get<double>());
+    for (const auto& id : json["hash_ids"]) request.blocks.push_back(static_cast<Token>(id.get<std::int64_t>()));
+    trace.push_back(std::move(request));
+  }
+  return trace;
+}
+
+// --- Synthetic traces ---
+
+struct Drawn {
+  std::mt19937_64 random;
+  Token next = 0;
+  Trace trace{};
+  double uniform() { return std::uniform_real_distribution<double>(0, 1)(random); }
+  double lognormal(double median, double sigma) {
+    return median * std::exp(sigma * std::normal_distribution<double>()(random));
+  }
+  void extend(std::vector<Token>& blocks, double count) {
+    for (double i = 0; i < count; ++i) blocks.push_back(next++);
+  }
+  void add(double seconds, std::vector<Token> blocks) {
+    trace.push_back({static_cast<std::uint64_t>(seconds * 1000), std::move(blocks)});
+  }
+  // Conversations that grow by each turn, with time to think between turns.
+  void chats(double rate, double seconds, double think, double stay, const std::vector<Token>& system, double first) {
+    for (double t = 0; t < seconds; t += -std::log(1 - uniform()) / rate) {
+      std::vector<Token> blocks = system;
+      extend(blocks, std::ceil(lognormal(first, 0.8)));
+      const double own_think = lognormal(think, 0.5), own_stay = std::min(0.95, stay * lognormal(1, 0.4));
+      for (double at = t; at < seconds;) {
+        add(at, blocks);
+        if (uniform() > own_stay) break;
+        at += lognormal(own_think, 0.6);
+        blocks.pop_back();
+        extend(blocks, 1 + std::ceil(lognormal(1.5, 0.6)));
+      }
+    }
+  }
+  Trace take() {
+    std::stable_sort(trace.begin(), trace.end(), [](const Request& a, const Request& b) { return a.time < b.time; });
+    return std::move(trace);
+  }
+};
+
+Trace draw(const std::string& kind, std::uint64_t seed) {
+  Drawn drawn{std::mt19937_64(seed)};
+  std::vector<Token> system;
+  drawn.extend(system, 2);
+  if (kind == "chat") drawn.chats(2, 3000, 60, 0.6, system, 8);
+  if (kind == "slow chat") drawn.chats(1, 6000, 400, 0.7, system, 8);
+  if (kind == "agents") drawn.chats(0.5, 3000, 4, 0.9, system, 10);
+  if (kind == "system prompts") {
+    std::vector<std::vector<Token>> prompts(200);
+    for (auto& prompt : prompts) drawn.extend(prompt, 5 + 20 * drawn.uniform());
+    for (int i = 0; i < 6000; ++i) {
+      auto blocks = prompts[static_cast<std::size_t>(200 * std::pow(drawn.uniform(), 2.5))];
+      drawn.extend(blocks, 1 + 3 * drawn.uniform());
+      drawn.add(i * 0.4, std::move(blocks));
+    }
+  }
+  if (kind == "documents") {
+    std::vector<std::vector<Token>> documents(3000);
+    for (auto& document : documents) {
+      document = system;
+      drawn.extend(document, 4 + 12 * drawn.uniform());
+    }
+    for (int i = 0; i < 6000; ++i) {
+      // What is read much changes with time.
+      const double shift = i / 20;
+      const auto at = static_cast<std::size_t>(3000 * std::pow(drawn.uniform(), 4) + shift) % 3000;
+      auto blocks = documents[at];
+      drawn.extend(blocks, 1);
+      drawn.add(i * 0.4, std::move(blocks));
+    }
+  }
+  if (kind == "scan and chat") {
+    drawn.chats(1, 3000, 60, 0.6, system, 8);
+    for (int i = 0; i < 3000; ++i) {
+      std::vector<Token> blocks = system;
+      drawn.extend(blocks, 20);
+      drawn.add(i, std::move(blocks));
+    }
+  }
+  if (kind == "loop") {
+    // The same prompts in turn: the case that is worst for the least recently used.
+    std::vector<std::vector<Token>> prompts(300);
+    for (auto& prompt : prompts) drawn.extend(prompt, 10);
+    for (int i = 0; i < 6000; ++i) drawn.add(i * 0.5, prompts[static_cast<std::size_t>(i) % 300]);
+  }
+  return drawn.take();
+}
+
+void print_rates(const std::string& name, const Trace& trace, const std::vector<std::size_t>& sizes) {
+  const double most = hit_rate(trace, 400'000, Policy::kLru);
+  for (const std::size_t pages : sizes) {
+    const double lru = hit_rate(trace, pages, Policy::kLru), ours = hit_rate(trace, pages, Policy::kReturn),
+                 oracle = hit_rate(trace, pages, Policy::kOracle);
+    fmt::print("{:<28} {:>7} {:>8.3f} {:>8.3f} {:>8.3f} {:>8.3f}   {:>5.0f} % of the way{}\n", name, pages, lru, ours,
+               oracle, most, oracle > lru ? 100 * (ours - lru) / (oracle - lru) : 100.0,
+               ours + 0.0005 < lru ? "   BELOW LRU" : "");
+  }
+}
+
+// --- Times ---
+
+template <class F>
+double best_of(int rounds, F&& f) {
+  double best = 1e30;
+  for (int i = 0; i < rounds; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+std::vector<Token> random_tokens(std::mt19937& random, std::size_t n) {
+  std::vector<Token> tokens(n);
+  for (Token& token : tokens) token = static_cast<Token>(random() % 128'000);
+  return tokens;
+}
+
+void print_times() {
+  std::mt19937 random(1);
+  constexpr std::size_t kPages = 1'000'000;
+  const auto cache = make_cache(kPages, 16, {{.kind = GroupKind::kFull, .bytes_per_token = 4}}, make_return_eviction());
+  {
+    std::vector<SequenceId> ids;
+    for (int i = 0; i < 256; ++i) ids.push_back(cache->open(random_tokens(random, 100 + random() % 4000)).value().id);
+    std::vector<Token> tokens(256, 7);
+    std::vector<std::int64_t> slots(256);
+    std::vector<double> times;
+    for (int i = 0; i < 2000; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      cache->append(ids, tokens, slots).value();
+      times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    }
+    std::sort(times.begin(), times.end());
+    fmt::print("append of one token to each of 256 sequences      median {:.2f} us, best {:.2f} us   (goal: under 5)\n",
+               times[times.size() / 2], times[0]);
+    for (const SequenceId id : ids) cache->close(id).value();
+  }
+  {
+    const auto prompt = random_tokens(random, 10'000);
+    const auto first = cache->open(prompt).value();
+    cache->commit(first.id).value();
+    cache->close(first.id).value();
+    std::vector<double> times;
+    std::vector<Token> longer = prompt;
+    longer.push_back(1);
+    for (int i = 0; i < 500; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      const auto opened = cache->open(longer).value();
+      times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+      if (opened.cached_tokens != 10'000) std::abort();
+      cache->close(opened.id).value();
+    }
+    std::sort(times.begin(), times.end());
+    fmt::print(
+        "open with a prefix of 10,000 cached tokens         median {:.2f} us, best {:.2f} us   (goal: under 50)\n",
+        times[times.size() / 2], times[0]);
+  }
+  // The whole cache full of sequences.
+  while (cache->counters().groups[0].pages_cached < kPages - 1000) {
+    const auto opened = cache->open(random_tokens(random, 16'000)).value();
+    cache->commit(opened.id).value();
+    cache->close(opened.id).value();
+  }
+  fmt::print("bookkeeping for 1,000,000 pages                    {:.1f} bytes a page   (goal: at most 32)\n",
+             static_cast<double>(cache->counters().bookkeeping_bytes) / kPages);
+  const double evicting = best_of(20, [&] {
+    const auto opened = cache->open(random_tokens(random, 10'000)).value();
+    cache->close(opened.id).value();
+  });
+  fmt::print("open and close of 10,000 new tokens, evicting      {:.1f} us\n", evicting);
+}
+
+void print_waste() {
+  std::mt19937 random(2);
+  const auto measure = [&](const char* name, std::vector<Group> groups) {
+    std::size_t token_bytes = 0;
+    for (const Group& group : groups) token_bytes += group.bytes_per_token;
+    const auto cache = make_cache(200'000, 16, groups, make_lru_eviction());
+    std::uint64_t needed = 0;
+    for (int i = 0; i < 256; ++i) {
+      const std::size_t n = 1 + random() % 2048;
+      cache->open(random_tokens(random, n)).value();
+      needed += n * token_bytes;
+    }
+    const CacheCounters counters = cache->counters();
+    std::uint64_t held = 0;
+    for (const auto& group : counters.groups) held += group.pages_in_use * group.page_bytes;
+    fmt::print("waste of 256 sequences of 1 to 2,048 tokens, {:<14} {:.2f} %\n", name,
+               100 * (1 - static_cast<double>(needed) / static_cast<double>(held)));
+  };
+  measure("one group", {{.kind = GroupKind::kFull, .bytes_per_token = 64}});
+  measure("mixed groups", {{.kind = GroupKind::kFull, .bytes_per_token = 320},
+                           {.kind = GroupKind::kFull, .bytes_per_token = 192},
+                           {.kind = GroupKind::kFull, .bytes_per_token = 72}});
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const char* const named = std::getenv("BERTH_KV_TRACE");
+  const std::string path = count > 1 ? arguments[1] : named != nullptr ? named : "";
+  fmt::print("{:<28} {:>7} {:>8} {:>8} {:>8} {:>8}\n", "hit rate", "pages", "LRU", "return", "oracle", "no limit");
+  if (path.empty()) {
+    fmt::print("no trace: give a file as the argument, or name it in BERTH_KV_TRACE\n");
+  } else {
+    const Trace trace = read_trace(path);
+    if (trace.empty()) {
+      fmt::print(stderr, "kv_bench: {} has no requests\n", path);
+      return 1;
+    }
+    print_rates("trace", trace, {1'000, 5'000, 10'000, 30'000});
+  }
+  for (const char* kind : {"chat", "slow chat", "agents", "system prompts", "documents", "scan and chat", "loop"})
+    for (const std::uint64_t seed : {1, 2}) {
+      const Trace trace = draw(kind, seed);
+      print_rates(fmt::format("{}, seed {}", kind, seed), trace, {500, 2'000, 8'000});
+    }
+  print_times();
+  print_waste();
+}

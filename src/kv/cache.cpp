@@ -1,0 +1,233 @@
+#include "berth/kv/cache.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/try.h"
+#include "kv/cache_state.h"
+
+namespace berth::kv {
+using namespace berth::internal;
+using namespace berth::internal::kv_cache;
+namespace {
+
+constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
+
+Result<std::vector<std::size_t>> page_sizes(const CacheOptions& options) {
+  if (options.groups.empty() || options.groups.size() > kMostGroups)
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "a cache has 1 to {} groups, not {}", kMostGroups,
+                 options.groups.size());
+  if (options.block_tokens == 0 || options.block_tokens > 4096)
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "a block has 1 to 4096 tokens, not {}",
+                 options.block_tokens);
+  std::vector<std::size_t> sizes;
+  for (std::size_t g = 0; g < options.groups.size(); ++g) {
+    const Group& group = options.groups[g];
+    const bool state = group.kind == GroupKind::kState;
+    const std::size_t bytes = state ? group.state_bytes : group.bytes_per_token;
+    if (bytes == 0)
+      return Error(Code::kInvalidArgument, Layer::kAllocator,
+                   "group {} has no size: give bytes_per_token, or state_bytes for a state", g);
+    if (!state && bytes > kMost / options.block_tokens)
+      return Error(Code::kInvalidArgument, Layer::kAllocator, "group {}: {} tokens of {} bytes overflow", g,
+                   options.block_tokens, bytes);
+    if (group.kind == GroupKind::kWindow && group.window == 0)
+      return Error(Code::kInvalidArgument, Layer::kAllocator, "group {} has a window of 0 tokens", g);
+    sizes.push_back(state ? bytes : bytes * options.block_tokens);
+  }
+  return sizes;
+}
+
+// Blocks that the tree can hold. Each has a page in every group of kind kFull; without such a group a block can outlive
+// its pages, and the tree may be larger than the pool.
+std::uint32_t node_count(const std::vector<Group>& groups, const PagePool& pool, bool reserves_first) {
+  std::uint64_t full = ~std::uint64_t{0}, other = 0;
+  for (std::uint32_t g = 0; g < pool.groups(); ++g) {
+    if (groups[g].kind == GroupKind::kFull)
+      full = std::min(full, pool.capacity(g));
+    else
+      other = std::max(other, pool.capacity(g) * (groups[g].kind == GroupKind::kState ? 64 : 4));
+  }
+  if (full == ~std::uint64_t{0}) full = std::max<std::uint64_t>(other, 4096);
+  // With one group, nodes have the numbers of pages.
+  const std::uint64_t nodes = full + (pool.groups() == 1 && reserves_first ? 1 : 0);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(nodes, 0x3fff'ffff));
+}
+
+}  // namespace
+
+Cache::State::State(AllocatorPtr from, CacheOptions&& given)
+    : allocator(std::move(from)),
+      groups(std::move(given.groups)),
+      group_count(static_cast<std::uint32_t>(groups.size())),
+      block_tokens(given.block_tokens),
+      identity(groups.size() == 1 && groups[0].kind == GroupKind::kFull),
+      options{.groups = {},
+              .block_tokens = given.block_tokens,
+              .budget = given.budget,
+              .alignment = given.alignment,
+              .reserve_first_page = given.reserve_first_page,
+              .eviction = {},
+              .queue = {},
+              .label = given.label},
+      policy(given.eviction ? std::move(given.eviction) : make_return_eviction()),
+      queue(std::move(given.queue)) {}
+
+Result<void> Cache::State::prepare() {
+  const MutexLock lock(mutex);
+  const std::uint32_t nodes = node_count(groups, pool, options.reserve_first_page);
+  BERTH_TRY(tree.reserve(nodes, block_tokens, *policy));
+  windows.resize(group_count);
+  owners.resize(group_count);
+  if (!identity) {
+    pages.assign(std::size_t{nodes} * group_count, kNoPage);
+    free_nodes.resize(nodes);
+    for (Node node = 0; node < nodes; ++node) free_nodes[node] = nodes - 1 - node;
+    for (std::uint32_t g = 0; g < group_count; ++g) {
+      if (group_count > 1) owners[g].resize(pool.bytes() / pool.page_bytes(g));
+      if (group_count == 1) owners[g].resize(static_cast<std::size_t>(pool.capacity(g)) + 1);
+      if (groups[g].kind == GroupKind::kFull) continue;
+      windows[g].older.resize(nodes);
+      windows[g].newer.resize(nodes);
+      for (Node node = 0; node < nodes; ++node) windows[g].newer[node] = node;
+      if (groups[g].kind == GroupKind::kWindow) windows[g].pins.resize(nodes);
+    }
+  }
+  if (!queue) {
+    BERTH_TRY_ASSIGN(queue, allocator->device().make_queue());
+  }
+  BERTH_TRY_ASSIGN(
+      buffer, Buffer::allocate(allocator, DType::kU8, {pool.bytes()},
+                               {.label = options.label, .alignment = std::max<std::size_t>(64, options.alignment)}));
+  BERTH_TRY_ASSIGN(memory, buffer.window());
+  return {};
+}
+
+Result<std::unique_ptr<Cache>> Cache::make(AllocatorPtr allocator, CacheOptions options) {
+  BERTH_TRY_ASSIGN(const std::vector<std::size_t> sizes, page_sizes(options));
+  BERTH_TRY_ASSIGN(PagePool pool,
+                   PagePool::make(sizes, options.budget,
+                                  {.alignment = options.alignment, .reserve_first = options.reserve_first_page}));
+  if (pool.groups() > 1 && pool.larges() < pool.groups())
+    return Error(Code::kOutOfMemory, Layer::kAllocator,
+                 "a budget of {b} is less than one large page of {b} for each of {} groups", options.budget,
+                 pool.large_bytes(), pool.groups());
+  auto state = std::make_unique<State>(std::move(allocator), std::move(options));
+  {
+    const MutexLock lock(state->mutex);
+    state->pool = std::move(pool);
+  }
+  BERTH_TRY(state->prepare());
+  return std::unique_ptr<Cache>(new Cache(std::move(state)));
+}
+
+Cache::Cache(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+Cache::~Cache() {
+  // Copies of pages may be recorded or in flight. If the device is lost, so are they.
+  if (state_ && state_->queue) static_cast<void>(state_->queue->finish());
+}
+
+Result<Opened> Cache::open(std::span<const Token> tokens, const OpenOptions& options) {
+  const MutexLock lock(state_->mutex);
+  return state_->open(tokens, options);
+}
+
+Result<void> Cache::append(std::span<const SequenceId> sequences, std::span<const Token> tokens,
+                           std::span<std::int64_t> slots) {
+  const MutexLock lock(state_->mutex);
+  return state_->append(sequences, tokens, slots);
+}
+
+Result<void> Cache::extend(SequenceId sequence, std::span<const Token> tokens, std::span<std::int64_t> slots) {
+  const MutexLock lock(state_->mutex);
+  BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  return state_->extend(*found, tokens, slots);
+}
+
+Result<void> Cache::commit(SequenceId sequence) {
+  const MutexLock lock(state_->mutex);
+  BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  state_->commit(*found);
+  return {};
+}
+
+Result<SequenceId> Cache::fork(SequenceId sequence) {
+  const MutexLock lock(state_->mutex);
+  return state_->fork(sequence);
+}
+
+Result<void> Cache::truncate(SequenceId sequence, std::uint64_t tokens) {
+  const MutexLock lock(state_->mutex);
+  BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  return state_->truncate(*found, tokens);
+}
+
+Result<void> Cache::keep_state(SequenceId sequence) {
+  const MutexLock lock(state_->mutex);
+  BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  return state_->keep_state(*found);
+}
+
+Result<void> Cache::close(SequenceId sequence, std::optional<std::uint64_t> now) {
+  const MutexLock lock(state_->mutex);
+  BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  state_->set_now(now);
+  state_->policy->visited({.opened = found->opened,
+                           .closed = state_->now,
+                           .prompt_tokens = found->prompt,
+                           .tokens = found->length,
+                           .path = std::span<const Node>(found->blocks).first(found->published)},
+                          state_->tree);
+  state_->close(*found);
+  return {};
+}
+
+Admission Cache::can_admit(std::span<const Token> tokens, const OpenOptions& options) const {
+  const MutexLock lock(state_->mutex);
+  return state_->can_admit(tokens, options);
+}
+
+void Cache::drop_cached() noexcept {
+  const MutexLock lock(state_->mutex);
+  while (state_->evict_loose(GroupKind::kWindow) || state_->evict_loose(GroupKind::kState) || state_->evict_block()) {
+  }
+}
+
+const Buffer& Cache::buffer() const noexcept {
+  return state_->buffer;
+}
+
+Result<Buffer> Cache::pages(std::uint32_t group) const {
+  const MutexLock lock(state_->mutex);
+  if (group >= state_->group_count)
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "there is no group {}: the cache has {}", group,
+                 state_->group_count);
+  const std::size_t bytes = state_->pool.page_bytes(group);
+  return state_->buffer.view(0, DType::kU8, {state_->pool.bytes() / bytes, bytes});
+}
+
+std::size_t Cache::page_bytes(std::uint32_t group) const noexcept {
+  const MutexLock lock(state_->mutex);
+  return group < state_->group_count ? state_->pool.page_bytes(group) : 0;
+}
+
+std::uint32_t Cache::block_tokens() const noexcept {
+  return state_->block_tokens;
+}
+
+Queue& Cache::queue() const noexcept {
+  return *state_->queue;
+}
+
+Result<std::uint64_t> Cache::length(SequenceId sequence) const {
+  const MutexLock lock(state_->mutex);
+  BERTH_TRY_ASSIGN(const State::Sequence* found, state_->find(sequence));
+  return found->length;
+}
+
+Result<void> Cache::check() const {
+  const MutexLock lock(state_->mutex);
+  return state_->check();
+}
+
+}  // namespace berth::kv

@@ -1,0 +1,262 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "berth/kv/eviction.h"
+#include "kv/return_model.h"
+
+namespace berth::kv {
+using namespace berth::internal::kv_cache;
+namespace {
+
+constexpr std::uint32_t kWatches = 8192;  // sequences and blocks whose return is awaited, evicted or not
+constexpr std::uint32_t kTails = static_cast<std::uint32_t>(kVisitClasses);  // lists of last blocks start here
+constexpr std::uint32_t kHistory = 2 * static_cast<std::uint32_t>(kVisitClasses);
+constexpr std::uint32_t kLists = kHistory + static_cast<std::uint32_t>(kHistoryClasses);
+constexpr std::uint32_t kNever = 0xffff'ffff;
+// The horizon of the prediction: this many times the time in which new blocks would fill the cache.
+constexpr double kHorizon = 4;
+constexpr std::uint32_t kRefreshEvery = 128;
+// A block can be watched twice: as the end of a sequence, and for its own history. This tells the hashes apart.
+constexpr std::uint32_t kOfHistory = 0x5bd1'e995;
+constexpr std::size_t kMostRuns = 8;  // of one sequence that are watched
+
+// A place in the tree that was used. If another sequence passes it, it has returned.
+struct Watch {
+  std::uint32_t hash = 0;
+  std::uint32_t tail = 0;  // the hash of the last block of the sequence
+  std::uint32_t time = 0;
+  std::uint32_t age = kNever;  // at which it returned
+  std::uint32_t blocks = 0;    // of the sequence
+  float mean_log_gap = 0;      // of the times between its turns, as a power of two of seconds
+  std::uint16_t turns = 0;
+  std::uint8_t group = 0;  // the class
+  Features features{};
+};
+
+class ReturnEviction final : public EvictionPolicy {
+ public:
+  std::string_view name() const noexcept override { return "expected return"; }
+  std::uint32_t lists() const noexcept override { return kLists; }
+
+  Result<void> reserve(std::uint32_t nodes) override {
+    nodes_ = nodes;
+    watches_.resize(kWatches);
+    table_.assign(std::size_t{2} * kWatches, kNever);
+    return {};
+  }
+
+  void visited(const Visit& visit, Blocks& blocks) noexcept override;
+
+  Place place(Node node, Node evicted, Blocks& blocks) noexcept override {
+    // As for the least recently used: what was used together with the oldest is the oldest now.
+    return {blocks.notes(node).list, evicted != kNoNode && blocks.notes(node).last == blocks.notes(evicted).last};
+  }
+
+  Node victim(Blocks& blocks) noexcept override;
+
+  std::size_t bookkeeping_bytes() const noexcept override {
+    return sizeof *this + watches_.capacity() * sizeof(Watch) + table_.capacity() * sizeof(std::uint32_t);
+  }
+
+ private:
+  Watch* find(std::uint32_t hash) noexcept {
+    const std::uint32_t number = table_[hash % table_.size()];
+    if (number == kNever || next_ - number > kWatches) return nullptr;
+    Watch& watch = watches_[number % kWatches];
+    return watch.hash == hash ? &watch : nullptr;
+  }
+  void add(const Watch& watch) noexcept {
+    watches_[next_ % kWatches] = watch;
+    table_[watch.hash % table_.size()] = next_;
+    ++next_;
+  }
+  void count_those_at_risk(std::uint32_t now) noexcept;
+  float worth(Node node, std::uint32_t list, const Blocks& blocks) const noexcept {
+    const std::size_t bucket = age_bucket(blocks.now() - blocks.notes(node).last);
+    if (list >= kHistory) return model_.worth(static_cast<std::uint8_t>(list - kHistory + kVisitClasses), bucket);
+    if (list >= kTails) return model_.worth(static_cast<std::uint8_t>(list - kTails), bucket) * tail_returns_;
+    return model_.worth(static_cast<std::uint8_t>(list), bucket);
+  }
+
+  ReturnModel model_;
+  std::vector<Watch> watches_;
+  std::vector<std::uint32_t> table_;            // numbers of watches by hash
+  std::uint32_t next_ = 0;                      // the number of the next watch
+  std::array<std::uint32_t, kAges> risk_at_{};  // for each bucket, the first watch that has not reached it
+  std::uint32_t learned_at_ = 0;
+  std::uint32_t nodes_ = 0;
+  std::uint32_t visits_ = 0;
+  std::uint32_t first_time_ = 0;
+  double new_blocks_ = 0;
+  float tail_returns_ = 0.5f;  // how often the last block of a sequence is used when the sequence returns
+};
+
+// Notes::pace is the mean time between uses, in eighths of an octave of milliseconds.
+double pace_seconds(std::uint8_t pace) noexcept {
+  return std::exp2(pace / 8.0) / 1000;
+}
+std::uint8_t pace_of(double seconds) noexcept {
+  return static_cast<std::uint8_t>(std::clamp(8 * std::log2(std::max(seconds * 1000, 1.0)), 0.0, 255.0));
+}
+
+std::uint32_t age_start(std::size_t bucket) noexcept {
+  return bucket == 0
+             ? 0
+             : static_cast<std::uint32_t>(std::min(500 * std::exp2(static_cast<double>(bucket - 1) * 0.5), 4.0e9));
+}
+
+void ReturnEviction::count_those_at_risk(std::uint32_t now) noexcept {
+  const std::uint32_t oldest = next_ > kWatches ? next_ - kWatches : 0;
+  for (std::size_t b = 0; b < kAges; ++b) {
+    const std::uint32_t start = age_start(b);
+    std::uint32_t& at = risk_at_[b];
+    at = std::max(at, oldest);
+    for (; at != next_; ++at) {
+      const Watch& watch = watches_[at % kWatches];
+      if (now - watch.time < start) break;
+      if (watch.age >= start) model_.at_risk(watch.group, b);
+    }
+  }
+  const double seconds = std::max(1.0, (now - first_time_) / 1000.0);
+  const double horizon = std::clamp(kHorizon * nodes_ / std::max(1e-9, new_blocks_ / seconds), 5.0, 4.0e6);
+  const auto wait = static_cast<std::uint32_t>(horizon * 1000);
+  for (learned_at_ = std::max(learned_at_, oldest); learned_at_ != next_; ++learned_at_) {
+    const Watch& watch = watches_[learned_at_ % kWatches];
+    if (now - watch.time < wait) break;
+    if (watch.group < kVisitClasses) model_.learn(watch.features, watch.age < wait);
+  }
+}
+
+void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
+  const std::span<const Node> path = visit.path;
+  const std::uint32_t now = visit.closed;
+  if (visits_++ == 0) first_time_ = now;
+  // What has returned, and the sequence that this one continues.
+  const Watch* before = nullptr;
+  std::size_t known = 0;  // blocks of the path up to the deepest place that is remembered
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (Watch* const history = find(blocks.hash(path[i]) ^ kOfHistory); history != nullptr && history->age == kNever) {
+      history->age = visit.opened - history->time;
+      model_.returned(history->group, age_bucket(history->age));
+    }
+    Watch* const watch = find(blocks.hash(path[i]));
+    if (watch == nullptr) continue;
+    if (watch->age == kNever) {
+      watch->age = visit.opened - watch->time;
+      model_.returned(watch->group, age_bucket(watch->age));
+      if (watch->tail != watch->hash) {
+        const bool tail = i + 1 < path.size() && blocks.hash(path[i + 1]) == watch->tail;
+        tail_returns_ += ((tail ? 1.0f : 0.0f) - tail_returns_) * 0.02f;
+      }
+    }
+    before = watch;
+    known = i + 1;
+  }
+  // A sequence that shares less than half of another one only shares its beginning.
+  if (before != nullptr && known * 2 <= before->blocks) before = nullptr;
+
+  Watch own;
+  own.time = now;
+  own.blocks = static_cast<std::uint32_t>(path.size());
+  double gap = 0;
+  if (before != nullptr) {
+    gap = std::max(1.0, (visit.opened - before->time) / 1000.0);
+    own.turns = static_cast<std::uint16_t>(std::min(before->turns + 1, 60'000));
+    own.mean_log_gap = before->mean_log_gap +
+                       (static_cast<float>(std::log2(gap)) - before->mean_log_gap) / static_cast<float>(own.turns);
+  }
+  const auto some = [&](double value) {
+    return own.turns == 0 ? 0 : std::min<int>(1 + half_octaves(value), kFeatureValues - 1);
+  };
+  std::size_t fresh = 0;
+  for (std::size_t i = path.size(); i-- > 0 && blocks.notes(path[i]).visits == 0;) ++fresh;
+  const double grown = before == nullptr ? 0 : std::max(0.0, static_cast<double>(path.size()) - before->blocks);
+  const double produced = static_cast<double>(visit.tokens - std::min(visit.tokens, visit.prompt_tokens));
+  const int values[kFeatures] = {std::min<int>(own.turns, kFeatureValues - 1),
+                                 half_octaves(static_cast<double>(path.size())),
+                                 half_octaves(produced),
+                                 some(gap),
+                                 some(std::exp2(static_cast<double>(own.mean_log_gap))),
+                                 some(1 + grown),
+                                 half_octaves(static_cast<double>(fresh))};
+  for (std::size_t f = 0; f < kFeatures; ++f) own.features[f] = static_cast<std::uint8_t>(values[f]);
+  own.group = model_.classify(own.features);
+  new_blocks_ += static_cast<double>(fresh);
+
+  // Each block: its own history if it has one, otherwise that of the sequence.
+  std::size_t watched = 0;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    Notes& notes = blocks.notes(path[i]);
+    if (notes.visits == 0) {
+      // New, or evicted and computed again: then the sequence that it continues knows its history.
+      notes.visits = 1;
+      if (before != nullptr && i < known) {
+        notes.visits = static_cast<std::uint8_t>(std::min(own.turns + 1, 255));
+        notes.pace = pace_of(std::exp2(static_cast<double>(own.mean_log_gap)));
+      }
+    } else {
+      const double passed = (visit.opened - notes.last) / 1000.0;
+      const double share = 1.0 / std::min<double>(notes.visits, 8);
+      const double mean = notes.visits == 1 ? passed : pace_seconds(notes.pace) * (1 - share) + passed * share;
+      notes.pace = pace_of(mean);
+      notes.visits = static_cast<std::uint8_t>(std::min(notes.visits + 1, 255));
+    }
+    notes.last = now;
+    if (notes.visits >= 3) {
+      const std::uint8_t group = ReturnModel::classify(notes.visits, pace_seconds(notes.pace));
+      notes.list = static_cast<std::uint8_t>(group - kVisitClasses + kHistory);
+      // One watch for a run of blocks with the same history, at its end.
+      const bool ends = i + 1 == path.size() || blocks.notes(path[i + 1]).visits + 1u != notes.visits;
+      if (ends && watched++ < kMostRuns) {
+        Watch watch;
+        watch.hash = blocks.hash(path[i]) ^ kOfHistory;
+        watch.tail = watch.hash;
+        watch.time = now;
+        watch.group = group;
+        watch.blocks = own.blocks;
+        add(watch);
+      }
+    } else {
+      notes.list = static_cast<std::uint8_t>(i + 1 == path.size() ? kTails + own.group : own.group);
+    }
+  }
+  if (!path.empty()) {
+    // The last block is often one that no other sequence repeats: the one before it tells more.
+    own.tail = blocks.hash(path.back());
+    own.hash = path.size() >= 2 ? blocks.hash(path[path.size() - 2]) : own.tail;
+    add(own);
+  }
+  count_those_at_risk(now);
+  if (visits_ % kRefreshEvery == 0 || (visits_ < kRefreshEvery && (visits_ & (visits_ - 1)) == 0)) model_.refresh();
+}
+
+Node ReturnEviction::victim(Blocks& blocks) noexcept {
+  // What a page earns may rise with its age and then falls, so the least of a list is at one of its ends.
+  Node worst = kNoNode;
+  float least = 0;
+  std::uint32_t last = 0;
+  const auto consider = [&](Node node, std::uint32_t list) {
+    const float value = worth(node, list, blocks);
+    const std::uint32_t age = blocks.now() - blocks.notes(node).last;
+    if (worst != kNoNode && (value > least || (value == least && age <= last))) return;
+    worst = node;
+    least = value;
+    last = age;
+  };
+  for (std::uint32_t list = 0; list < kLists; ++list) {
+    const Node oldest = blocks.oldest(list);
+    if (oldest == kNoNode) continue;
+    consider(oldest, list);
+    if (blocks.newest(list) != oldest) consider(blocks.newest(list), list);
+  }
+  return worst;
+}
+
+}  // namespace
+
+EvictionPolicyPtr make_return_eviction() {
+  return std::make_unique<ReturnEviction>();
+}
+
+}  // namespace berth::kv
