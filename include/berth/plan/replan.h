@@ -27,8 +27,7 @@ class Replanner {
   };
 
   // Prepares for problems that differ from `problem` in the nodes' bytes alone. `known` is a plan of it; only the order
-  // of its offsets counts. O(n log n + p) time and memory for p pairs of nodes that are live together; where p is more
-  // than a few hundred for each node the pairs are left out, and place() only keeps the order. Fails with
+  // of its offsets counts. O(n log n) time, O(n) memory. Fails with
   //   kInvalidArgument  the problem is invalid, or `known` has not one slot for each of its lifetimes
   //   kUnsupported      the problem has aliases, in-place nodes, gaps, fixed offsets, several lanes, banks, a block
   //   limit,
@@ -42,7 +41,8 @@ class Replanner {
   // Writes an offset for each node into `offsets`; that of a node of zero bytes is 0 and means nothing. Every slot goes
   // down as far as those below it in the known plan let it; if the result is above the live load, it also tries first
   // fit in a few orders, and keeps the smallest. The capacity of the problem does not count. The same sizes always give
-  // the same offsets. O(n) in practice for the first attempt, O(p) for the others. Allocates nothing. Fails with
+  // the same offsets. O(n) in practice for the first attempt; the others, which look at what lies below each node, are
+  // left out above 4,096 nodes. Allocates nothing. Fails with
   //   kInvalidArgument  `bytes` or `offsets` has not one entry for each node, or the bytes sum to more than 2^50;
   //                     nothing is written
   Result<Placement> place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);

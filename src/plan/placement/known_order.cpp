@@ -9,9 +9,8 @@
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::int32_t kBlock = 64;            // sections
-constexpr std::size_t kMostPairsEach = 512;    // of a node, on average
-constexpr std::uint64_t kUnplaced = kNowhere;  // an offset that is not decided yet
+constexpr std::int32_t kBlock = 64;        // sections
+constexpr std::size_t kMostFitted = 4096;  // nodes; first fit looks at all that lies below a node's place
 
 }  // namespace
 
@@ -36,38 +35,7 @@ KnownOrder::KnownOrder(std::span<const Node> nodes) {
   trial_order_.resize(count);
   trial_.resize(count);
   keys_.resize(count);
-  find_pairs();
-  std::size_t most = 0;
-  for (std::size_t i = 0; i + 1 < pair_begin_.size(); ++i) {
-    most = std::max<std::size_t>(most, pair_begin_[i + 1] - pair_begin_[i]);
-  }
-  taken_.reserve(most);
-}
-
-// Nodes by their first section: what is live with a node begins in its life, or is still live when it begins.
-void KnownOrder::find_pairs() {
-  const auto count = static_cast<std::uint32_t>(nodes_.size());
-  std::vector<std::uint32_t> by_start(count), live;
-  std::iota(by_start.begin(), by_start.end(), 0u);
-  std::stable_sort(by_start.begin(), by_start.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return nodes_[a].sections.first < nodes_[b].sections.first;
-  });
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> pairs;
-  for (const std::uint32_t node : by_start) {
-    std::erase_if(live, [&](std::uint32_t it) { return nodes_[it].sections.last <= nodes_[node].sections.first; });
-    if (pairs.size() + live.size() > kMostPairsEach * nodes_.size()) return;
-    for (const std::uint32_t other : live) pairs.emplace_back(node, other);
-    live.push_back(node);
-  }
-  pair_begin_.assign(count + std::size_t{1}, 0);
-  for (const auto& [a, b] : pairs) ++pair_begin_[a + 1], ++pair_begin_[b + 1];
-  std::partial_sum(pair_begin_.begin(), pair_begin_.end(), pair_begin_.begin());
-  pair_.resize(2 * pairs.size());
-  std::vector<std::uint32_t> next(pair_begin_.begin(), pair_begin_.end() - 1);
-  for (const auto& [a, b] : pairs) {
-    pair_[next[a]++] = b;
-    pair_[next[b]++] = a;
-  }
+  placed_.reserve(count);
 }
 
 std::uint64_t KnownOrder::highest(SectionRange range) const noexcept {
@@ -113,6 +81,13 @@ std::uint64_t KnownOrder::measure(std::span<const std::uint64_t> bytes) {
   return load;
 }
 
+// The highest load of these sections.
+std::uint64_t KnownOrder::fullest(SectionRange range) const noexcept {
+  std::uint64_t load = 0;
+  for (std::int32_t s = range.first; s < range.last; ++s) load = std::max(load, loads_[static_cast<std::size_t>(s)]);
+  return load;
+}
+
 // Every node as low as those before it in the order let it, without going below any of them.
 std::uint64_t KnownOrder::let_down(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets) {
   std::fill(skyline_.begin(), skyline_.end(), 0);
@@ -136,27 +111,27 @@ std::uint64_t KnownOrder::let_down(std::span<const std::uint64_t> bytes, std::sp
 // Every node in the lowest place that is free during its life. Gives up, with kNowhere, at a top of `below` or more.
 std::uint64_t KnownOrder::first_fit(std::span<const std::uint32_t> order, std::span<const std::uint64_t> bytes,
                                     std::span<std::uint64_t> offsets, std::uint64_t below) {
-  std::fill(offsets.begin(), offsets.end(), kUnplaced);
+  placed_.clear();
   std::uint64_t top = 0;
   for (const std::uint32_t node : order) {
-    if (bytes[node] == 0) continue;
-    taken_.clear();
-    for (std::uint32_t p = pair_begin_[node]; p < pair_begin_[node + std::size_t{1}]; ++p) {
-      const std::uint32_t other = pair_[p];
-      if (offsets[other] != kUnplaced) taken_.push_back({offsets[other], offsets[other] + bytes[other]});
+    if (bytes[node] == 0) {
+      offsets[node] = 0;
+      continue;
     }
-    std::sort(taken_.begin(), taken_.end(), [](const Gap& a, const Gap& b) { return a.low < b.low; });
+    const Extent& it = nodes_[node];
     std::uint64_t at = 0;
-    for (const Gap& gap : taken_) {
-      if (gap.low >= at + bytes[node]) break;
-      if (gap.high > at) at = (gap.high + nodes_[node].mask) & ~nodes_[node].mask;
+    for (const Rectangle& other : placed_) {
+      if (other.low >= at + bytes[node]) break;
+      if (other.high > at && other.sections.first < it.sections.last && it.sections.first < other.sections.last) {
+        at = (other.high + it.mask) & ~it.mask;
+      }
     }
     if (at + bytes[node] >= below) return kNowhere;
     offsets[node] = at;
+    const auto above = std::upper_bound(placed_.begin(), placed_.end(), at,
+                                        [](std::uint64_t low, const Rectangle& other) { return low < other.low; });
+    placed_.insert(above, {at, at + bytes[node], it.sections});
     top = std::max(top, at + bytes[node]);
-  }
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    if (bytes[i] == 0) offsets[i] = 0;
   }
   return top;
 }
@@ -164,7 +139,7 @@ std::uint64_t KnownOrder::first_fit(std::span<const std::uint32_t> order, std::s
 KnownOrder::Placed KnownOrder::place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets) {
   Placed placed{0, measure(bytes)};
   placed.top = let_down(bytes, offsets);
-  if (pair_begin_.empty()) return placed;
+  if (nodes_.size() > kMostFitted) return placed;
   const auto attempt = [&](std::span<const std::uint32_t> order) {
     const std::uint64_t top = first_fit(order, bytes, trial_, placed.top);
     if (top >= placed.top) return;
@@ -178,17 +153,18 @@ KnownOrder::Placed KnownOrder::place(std::span<const std::uint64_t> bytes, std::
               [&](std::uint32_t a, std::uint32_t b) { return keys_[a] != keys_[b] ? keys_[a] < keys_[b] : a < b; });
     attempt(trial_order_);
   };
-  const auto length = [&](std::uint32_t i) {
-    return static_cast<double>(nodes_[i].sections.last - nodes_[i].sections.first);
-  };
+  const auto size = [&](std::uint32_t i) { return static_cast<double>(bytes[i]); };
+  // What lives at the fullest level first, the largest of it first; then by size and length; then as it was.
+  if (placed.top > placed.load) {
+    const double scale = 1.0 / (1.0 + static_cast<double>(placed.load));
+    attempt_by([&](std::uint32_t i) { return -static_cast<double>(fullest(nodes_[i].sections)) - size(i) * scale; });
+  }
+  if (placed.top > placed.load) {
+    attempt_by([&](std::uint32_t i) {
+      return -size(i) * std::sqrt(static_cast<double>(nodes_[i].sections.last - nodes_[i].sections.first));
+    });
+  }
   if (placed.top > placed.load) attempt(order_);
-  if (placed.top > placed.load) attempt_by([&](std::uint32_t i) { return -static_cast<double>(bytes[i]); });
-  if (placed.top > placed.load) {
-    attempt_by([&](std::uint32_t i) { return -static_cast<double>(bytes[i]) * std::sqrt(length(i)); });
-  }
-  if (placed.top > placed.load) {
-    attempt_by([&](std::uint32_t i) { return -length(i); });
-  }
   return placed;
 }
 

@@ -34,15 +34,16 @@ class KnownOrder {
     SectionRange sections;
     std::uint64_t mask;  // alignment - 1
   };
-  struct Gap {
+  struct Rectangle {
     std::uint64_t low, high;
+    SectionRange sections;
   };
 
   std::uint64_t measure(std::span<const std::uint64_t> bytes);
   std::uint64_t let_down(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
   std::uint64_t first_fit(std::span<const std::uint32_t> order, std::span<const std::uint64_t> bytes,
                           std::span<std::uint64_t> offsets, std::uint64_t below);
-  void find_pairs();
+  std::uint64_t fullest(SectionRange range) const noexcept;
   // The highest point of the skyline over these sections, and raising it there to `level`, which is no lower.
   std::uint64_t highest(SectionRange range) const noexcept;
   void raise(SectionRange range, std::uint64_t level) noexcept;
@@ -53,12 +54,10 @@ class KnownOrder {
   // The skyline, in blocks: a block that was raised as a whole says so, and its sections are not touched.
   std::vector<std::uint64_t> skyline_, block_high_, block_whole_;
   std::vector<std::uint64_t> loads_;
-  // Of each node, those that are live with it; empty if there would be too many.
-  std::vector<std::uint32_t> pair_begin_, pair_;
   std::vector<std::uint32_t> trial_order_;
   std::vector<std::uint64_t> trial_;  // offsets of an attempt
   std::vector<double> keys_;
-  std::vector<Gap> taken_;  // scratch of first_fit
+  std::vector<Rectangle> placed_;  // scratch of first_fit: in ascending order of `low`
 };
 
 }  // namespace berth::internal::planner
