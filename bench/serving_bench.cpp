@@ -138,7 +138,6 @@ class Server {
   struct Done {
     std::uint64_t hash = 0xcbf2'9ce4'8422'2325;
     berth::ReplayRun run;
-    double begin_ms = 0;
   };
   // The first input has these dimensions; symbolic dimensions of others are 1.
   std::vector<ort::Tensor> inputs(const Dims& dims) const {
@@ -172,9 +171,7 @@ class Server {
     std::vector<std::size_t> outputs(model_->outputs().size());
     for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = i;
     std::optional<berth::engines::OnnxRuntimeMemory::Run> scope;
-    const Clock::time_point start = Clock::now();
     if (memory_) scope.emplace(memory_->replay(), "model", dims);
-    done.begin_ms = seconds_since(start) * 1e3;
     {
       const auto made = model_->run(views, outputs).value();
       for (const ort::Output& output : made)
@@ -291,8 +288,8 @@ Json shapes_child(bool berth, const BenchModel& model, int count) {
     worst = std::max(worst, ratio);
     sum += ratio;
     requests = trace->requests.size();
-    slowest = std::max(slowest, done.begin_ms);
-    layouts += done.begin_ms;
+    slowest = std::max(slowest, plan->seconds * 1e3);
+    layouts += plan->seconds * 1e3;
     ++unseen;
   }
   Json result{{"hashes", hashes}, {"over", peak() - std::min(peak(), loaded)}, {"last_recorded", last_recorded}};
@@ -301,7 +298,7 @@ Json shapes_child(bool berth, const BenchModel& model, int count) {
   result["requests"] = requests;
   result["worst"] = worst;
   result["mean"] = unseen > 0 ? sum / unseen : 0.0;
-  result["begin_ms"] = unseen > 0 ? layouts / unseen : 0.0;
+  result["layout_ms"] = unseen > 0 ? layouts / unseen : 0.0;
   result["slowest_ms"] = slowest;
   result["counters"] = counters_of(server);
   return result;
@@ -489,9 +486,9 @@ void bench_shapes(std::size_t index, int count) {
        b["worst"] <= 1.02);
   goal("shapes: the same, mean", "<= 1.005", fmt::format("{:.4f}", b["mean"].get<double>()), b["mean"] <= 1.005);
   const double most = std::max(1.0, b["requests"].get<double>() / 400);
-  goal("shapes: beginning a run of a new shape, mean", fmt::format("<= {:.1f} ms", most),
-       fmt::format("{:.2f} ms, slowest {:.1f}", b["begin_ms"].get<double>(), b["slowest_ms"].get<double>()),
-       b["begin_ms"] <= most);
+  goal("shapes: laying out a new shape, mean", fmt::format("<= {:.1f} ms", most),
+       fmt::format("{:.2f} ms, slowest {:.1f}", b["layout_ms"].get<double>(), b["slowest_ms"].get<double>()),
+       b["layout_ms"] <= most);
   goal("shapes: same bits", "yes", b["hashes"] == pair.stock["hashes"] ? "yes" : "no",
        b["hashes"] == pair.stock["hashes"]);
 }

@@ -167,8 +167,8 @@ std::optional<Combination> combine(std::span<const std::span<const std::int64_t>
 // One search for the functions of one list of values.
 struct FunctionFinder::Search {
   static constexpr std::size_t kMaxTerms = 4;
-  // Sets of monomials that are tried before the search is given up: some tens of milliseconds.
-  static constexpr std::size_t kMaxTried = 60'000;
+  // Sets of monomials that are tried for one list of values before the search is given up.
+  static constexpr std::size_t kMaxTried = 8'000;
 
   FunctionFinder& finder;
   std::vector<std::int64_t> values;
@@ -176,7 +176,9 @@ struct FunctionFinder::Search {
   std::size_t tried = 0;
   std::vector<ExactFunction> found = {};
 
-  bool over() const noexcept { return found.size() >= limit || tried >= kMaxTried; }
+  bool over() const noexcept {
+    return found.size() >= limit || tried >= kMaxTried || finder.tried_ >= FunctionFinder::kMaxTriedInAll;
+  }
 
   void run() {
     if (std::all_of(values.begin(), values.end(), [&](std::int64_t v) { return v == values[0]; })) {
@@ -192,7 +194,8 @@ struct FunctionFinder::Search {
       for (std::size_t set = begin; set < end && !over(); ++set) {
         const Forms& forms = finder.sets_[set];
         // With more terms fewer forms, so that fitting stays a matter of milliseconds.
-        if (terms >= 3 && !is_plain(forms) && !rounds_simply(forms)) continue;
+        if (terms >= 2 && !rounds_simply(forms)) continue;
+        if (terms >= 3 && !is_plain(forms) && !all_alike(forms)) continue;
         // Where no rounding explains the samples, one that acted on them explains them by chance. One that never acted,
         // because they are all multiples, may be the truth.
         if (!found.empty() && is_plain(found.front().forms) && acted(forms)) continue;
@@ -201,6 +204,11 @@ struct FunctionFinder::Search {
         else
           try_subsets(set, terms);
       }
+  }
+
+  bool all_alike(const Forms& forms) const noexcept {
+    return std::all_of(forms.begin(), forms.begin() + static_cast<std::ptrdiff_t>(finder.variables_),
+                       [&](const Form& form) { return form == forms[0]; });
   }
 
   bool acted(const Forms& forms) const noexcept {
@@ -264,6 +272,7 @@ struct FunctionFinder::Search {
 
   void try_set(std::size_t set, const Columns& columns, std::span<const std::size_t> chosen) {
     ++tried;
+    ++finder.tried_;
     const Forms& forms = finder.sets_[set];
     if (!uses_its_forms(forms, columns, chosen)) return;
     Combination combination;

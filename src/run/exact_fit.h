@@ -65,11 +65,15 @@ class FunctionFinder {
   using Forms = std::array<Form, kMaxVariables>;
   struct Search;
 
+  // Over all calls of fit(): some tens of milliseconds.
+  static constexpr std::size_t kMaxTriedInAll = 100'000;
+
   const Columns& columns(std::size_t set);
 
   std::vector<std::vector<std::int64_t>> points_;
   std::size_t variables_;
   std::size_t usual_sets_ = 0;
+  std::size_t tried_ = 0;
   std::vector<Forms> sets_;  // the first has no rounding
   std::vector<Monomial> monomials_;
   std::vector<Columns> columns_;  // one for each of sets_

@@ -1,6 +1,7 @@
 #include "run/known_runs.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 
 #include "base/try.h"
@@ -154,9 +155,11 @@ void KnownRuns::set_plan(const ShapePtr& shape, std::shared_ptr<const ReplayPlan
 }
 
 std::shared_ptr<ReplayPlan> KnownRuns::lay_out(KnownKey& key, ShapeModel::Prediction prediction) {
+  const auto start = std::chrono::steady_clock::now();
   const PlanProblem problem = plan_problem(prediction.trace);
   MemoryPlan memory = let_down(problem, key.model.orders(prediction.kind));
   if (!check(prediction.trace, memory)) return nullptr;
+  memory.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   auto plan = std::make_shared<ReplayPlan>(std::move(prediction.trace), std::move(memory), true);
   plan->trace_id = next_trace();
   ++predictions_;

@@ -35,9 +35,10 @@ struct KnownShape {
   // Written by runs, without the lock.
   std::atomic<unsigned> deviating{0};  // consecutive deviating runs
   std::atomic<unsigned> renewals{0};
+  // Read by runs, without the lock: the prediction of its plan was not one of several.
+  std::atomic<bool> certain{true};
   bool improve = false;   // the planner may find a smaller plan than the one it has
   bool attached = false;  // in the table of its key
-  bool certain = true;    // the prediction of its plan was not one of several
   std::uint64_t last_use = 0;
   std::size_t footprint = 0;
 };
