@@ -15,6 +15,7 @@
 #include "berth/berth.h"
 #include "doubles/lagging_device.h"
 #include "memory/poison.h"
+#include "support/seed.h"
 
 namespace berth {
 
@@ -160,7 +161,7 @@ TEST(CachingPool, KnowsItsPeaksExactlyWhenRequestsOfManyKindsTakeTurns) {
   };
   const Name tags[] = {"first", "second"};
   const auto cache = make_caching_pool(cpu());
-  std::minstd_rand random(7);
+  std::minstd_rand random(test::seed());
   std::vector<Held> held;
   std::size_t live = 0, peak = 0, live_of[2] = {}, peak_of[2] = {};
   for (int i = 0; i < 20'000; ++i) {
@@ -534,7 +535,7 @@ TEST(CachingPool, SurvivesManyThreadsOptionsAndTrims) {
     std::vector<std::jthread> threads;
     for (unsigned t = 0; t < 3; ++t)
       threads.emplace_back([&, t] {
-        std::minstd_rand random(t + 1);
+        std::minstd_rand random(test::seed() + t);
         const Name tags[] = {Name(), Name("x"), Name("y")};
         std::vector<Block> held;
         for (int i = 0; i < 3000; ++i) {

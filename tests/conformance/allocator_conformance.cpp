@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/seed.h"
+
 namespace berth::conformance {
 namespace {
 
@@ -78,7 +80,7 @@ TEST_P(AllocatorConformance, RefusesAnAlignmentThatIsNoPowerOfTwo) {
 TEST_P(AllocatorConformance, NeverGivesTheSameBytesToTwo) {
   MAKE_STACK(stack);
   std::vector<Block> blocks;
-  std::mt19937 random(7);
+  std::mt19937 random(test::seed());
   for (int i = 0; i < 300; ++i) {
     const auto block = stack.allocator->allocate({.bytes = 1 + random() % 20'000});
     ASSERT_TRUE(block.has_value()) << block.error().message();

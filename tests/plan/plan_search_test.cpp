@@ -17,6 +17,7 @@
 #include "plan/placement/strategies.h"
 #include "support/plan_instances.h"
 #include "support/plan_problems.h"
+#include "support/seed.h"
 
 namespace berth {
 
@@ -51,7 +52,7 @@ std::uint64_t smallest_by_force(const PlanProblem& problem) {
 }
 
 TEST(PlanSearch, FindsTheSmallestSizeAndProvesItOnSmallProblems) {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (const std::uint64_t seed : test::seeds(60)) {
     std::mt19937_64 random(seed);
     PlanProblem problem;
     for (int i = 0; i < 7; ++i) {

@@ -6,6 +6,8 @@
 #include <random>
 #include <set>
 
+#include "support/seed.h"
+
 namespace berth {
 
 using namespace internal;
@@ -105,7 +107,7 @@ TEST(Hazards, IgnoresEmptyWindowsAndAStepsOwnOverlaps) {
 }
 
 TEST(Hazards, OrdersExactlyWhatConflictsOnRandomAccesses) {
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (const unsigned seed : test::seeds(300)) {
     std::mt19937 random(seed);
     const auto pick = [&](std::uint32_t n) { return static_cast<std::uint32_t>(random() % n); };
     const std::uint32_t count = 2 + pick(40), width = 1 + pick(30), storages = 1 + pick(2);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "support/replay_fixtures.h"
+#include "support/seed.h"
 
 namespace berth {
 namespace {
@@ -504,7 +505,7 @@ std::vector<int> random_script(std::mt19937& random, std::size_t length) {
 }
 
 TEST(Replay, NeverOverlapsLiveMemoryWhateverTheEngineDoes) {
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (const unsigned seed : test::seeds(60)) {
     std::mt19937 random(seed);
     Rig rig({.renew_after = seed % 4});
     ReplayModel model(rig, random);

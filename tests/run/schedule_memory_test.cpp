@@ -10,6 +10,7 @@
 #include "berth/memory/registry.h"
 #include "berth/run/arena.h"
 #include "berth/run/schedule.h"
+#include "support/seed.h"
 
 namespace berth {
 namespace {
@@ -210,7 +211,7 @@ TEST(ScheduleMemory, HoldsAWriterBackWhileASlowReaderOfTheSameBytesRuns) {
 
 TEST(ScheduleMemory, GivesRandomGraphsTheSameNumbersInOneArenaAsInBuffersOfTheirOwn) {
   tbb::global_control threads(tbb::global_control::max_allowed_parallelism, 4);
-  for (unsigned seed = 0; seed < 20; ++seed) {
+  for (const unsigned seed : test::seeds(20)) {
     std::mt19937 random(seed);
     const std::size_t count = 60;
     std::vector<std::vector<std::size_t>> inputs(count);

@@ -13,6 +13,7 @@
 #include "base/thread_handoff.h"
 #include "berth/memory/registry.h"
 #include "berth/run/arena.h"
+#include "support/seed.h"
 
 namespace berth {
 
@@ -216,7 +217,7 @@ struct RandomWork {
 };
 
 TEST_F(ScheduleLanes, GivesTheResultOfTheSerialOrderOnRandomSteps) {
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  for (const unsigned seed : test::seeds(40)) {
     const RandomWork random(seed, 200);
     std::vector<std::uint8_t> expected(RandomWork::kBytes, 0);
     for (int round = 0; round < 3; ++round)
