@@ -1,19 +1,20 @@
 // `berth diff A B`: the memory of two commits side by side, for a check in continuous integration. It compares figures
 // that are the same on every machine: plans and peaks of requests, not resident memory.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/input_file.h"
 #include "base/try.h"
 #include "command_line.h"
 #include "commands.h"
 #include "explain/request_trace.h"
+#include "streams.h"
 #include "terminal.h"
 
 namespace berth::cli {
@@ -139,10 +140,12 @@ Result<Side> side_of_trace(const RequestTrace& trace) {
 }
 
 Result<Side> read_side(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const int first = file.peek();
-  if (first == '{') {
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
+  BERTH_TRY_ASSIGN(const int descriptor, internal::open_regular_file(path));
+  char first = 0;
+  const bool any = ::read(descriptor, &first, 1) == 1;
+  ::close(descriptor);
+  if (any && first == '{') {
+    BERTH_TRY_ASSIGN(const std::string text, internal::read_whole_file(path));
     const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
     if (json.is_discarded() || !json.is_object())
       return Error::with_text(Code::kInvalidData, Layer::kProgram, path + ": it begins like JSON and is not");
@@ -213,14 +216,14 @@ void print(const Arguments& arguments, const std::vector<Row>& rows, const std::
   for (const Row& row : rows)
     table.row({row.name, bytes_text(row.before), bytes_text(row.after), change_text(row.before, row.after),
                row.grew ? "grew" : ""});
-  fmt::print("{}", table.str());
+  fmt::print("{}", shown(table.str()));
   if (!places.empty()) {
     Table list;
     list.row({"held at the peak by", "before", "after", "change"});
     for (std::size_t i = 0; i < std::min<std::size_t>(arguments.top, places.size()); ++i)
       list.row({places[i].place, bytes_text(places[i].before), bytes_text(places[i].after),
                 change_text(places[i].before, places[i].after)});
-    fmt::print("\n{}", list.str());
+    fmt::print("\n{}", shown(list.str()));
     if (places.size() > arguments.top) fmt::print("and {} other places\n", places.size() - arguments.top);
   }
   fmt::print("\n{}\n", grew ? "memory grew by more than the tolerance of " + arguments.tolerance
@@ -246,8 +249,7 @@ nlohmann::ordered_json to_json(const std::vector<Row>& rows, const std::vector<C
 }
 
 int complain(const std::string& text) {
-  fmt::print(stderr, "berth diff: {}\n", text);
-  return kBadInput;
+  return cli::complain("diff", text, kBadInput);
 }
 
 int run(const Arguments& arguments) {
@@ -264,16 +266,8 @@ int run(const Arguments& arguments) {
   const std::vector<Change> places = changes(*before, *after);
   const bool grew = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.grew; });
   if (!arguments.json.empty()) {
-    const std::string text =
-        to_json(rows, places, grew).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    if (arguments.json == "-") {
-      fmt::print("{}", text);
-    } else {
-      std::ofstream out(arguments.json, std::ios::binary);
-      out << text;
-      out.close();
-      if (!out) return complain(arguments.json + ": cannot be written; does the folder exist, and is there room?");
-    }
+    if (const auto done = write_text(arguments.json, json_text(to_json(rows, places, grew))); !done)
+      return complain(done.error().message());
   }
   if (arguments.json != "-") print(arguments, rows, places, grew);
   return grew ? kGrew : kSame;

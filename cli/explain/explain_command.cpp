@@ -1,7 +1,6 @@
 // `berth explain FILE`: where the memory of a program went, and what other allocators would make of the same requests.
 #include <fmt/format.h>
 
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +8,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "explain/explanation.h"
+#include "streams.h"
 #include "terminal.h"
 
 namespace berth::cli {
@@ -23,20 +23,11 @@ struct Arguments {
 };
 
 int complain(const std::string& text) {
-  fmt::print(stderr, "berth explain: {}\n", text);
-  return 2;
-}
-
-bool write(const std::string& path, const std::string& text) {
-  if (path == "-") return std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  return static_cast<bool>(out);
+  return cli::complain("explain", text, 2);
 }
 
 int run(const Arguments& arguments) {
-  Progress progress("reading " + arguments.path);
+  Progress progress("reading " + in_one_line(arguments.path));
   std::optional<std::uint32_t> device;
   if (arguments.device) device = static_cast<std::uint32_t>(std::min<std::uint64_t>(*arguments.device, 0xffff'ffff));
   const auto trace = read_request_trace(arguments.path, device);
@@ -48,9 +39,11 @@ int run(const Arguments& arguments) {
     if (const auto done = write_memory_map(arguments.html, to_map(*trace, arguments.path)); !done)
       return complain(done.error().message());
   }
-  if (!arguments.json.empty() && !write(arguments.json, to_json(*explanation, *trace).dump(2) + "\n"))
-    return complain(arguments.json + ": cannot be written; does the folder exist, and is there room?");
-  if (arguments.json != "-") fmt::print("{}", to_text(*explanation, *trace, arguments.top));
+  if (!arguments.json.empty()) {
+    if (const auto done = write_text(arguments.json, json_text(to_json(*explanation, *trace))); !done)
+      return complain(done.error().message());
+  }
+  if (arguments.json != "-") fmt::print("{}", shown(to_text(*explanation, *trace, arguments.top)));
   return 0;
 }
 

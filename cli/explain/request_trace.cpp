@@ -1,13 +1,16 @@
 #include "explain/request_trace.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <unordered_map>
 
+#include "base/input_file.h"
 #include "base/try.h"
 #include "berth/alloc/recording.h"
 #include "berth/plan/plan_files.h"
@@ -94,7 +97,9 @@ std::string RequestTrace::time_text(const TraceStep& step) const {
 }
 
 Result<RequestTrace> read_request_trace(const std::string& path, std::optional<std::uint32_t> device) {
-  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
+  BERTH_TRY_ASSIGN(const int descriptor, internal::open_regular_file(path));
+  const std::unique_ptr<std::FILE, CloseFile> file(fdopen(descriptor, "rb"));
+  if (file == nullptr) ::close(descriptor);
   const auto named = [&](const Error& error) {
     return Error::with_text(error.code(), error.layer(), path + ": " + error.message());
   };

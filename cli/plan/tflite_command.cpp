@@ -1,16 +1,16 @@
 // `berth tflite MODEL --output PLANNED`: adds a memory plan to a TensorFlow Lite model, for TensorFlow Lite Micro.
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
+#include "base/input_file.h"
 #include "base/try.h"
 #include "berth/engines/tflite.h"
 #include "berth/plan/memory_map.h"
 #include "command_line.h"
 #include "commands.h"
+#include "streams.h"
 #include "terminal.h"
 
 namespace berth::cli {
@@ -26,18 +26,13 @@ struct Arguments {
 };
 
 Result<std::vector<std::byte>> read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  if (!in.good() && !in.eof())
-    return Error::with_text(Code::kIo, Layer::kProgram, path + ": cannot be read; is it a file?");
+  BERTH_TRY_ASSIGN(const std::string text, read_whole_file(path));
   const auto bytes = std::as_bytes(std::span(text));
   return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 
-Result<void> write_file(const std::string& path, std::span<const std::byte> bytes) {
-  BERTH_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path));
-  BERTH_TRY(file.write(bytes));
-  return file.commit(false);
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 std::string summary(const engines::TflitePlan& planned) {
@@ -79,16 +74,12 @@ Result<void> run(const Arguments& arguments) {
     progress.update(std::nullopt, fmt::format("{} bytes", with_thousands(now.best)));
   };
   BERTH_TRY_ASSIGN(const engines::TflitePlan planned, engines::plan_tflite(model, options));
-  if (!arguments.output.empty()) BERTH_TRY(write_file(arguments.output, planned.file));
+  if (!arguments.output.empty()) BERTH_TRY(write_whole_file(arguments.output, as_text(planned.file)));
   if (!arguments.html.empty())
     BERTH_TRY(write_memory_map(
         arguments.html,
         {.title = arguments.model, .time_unit = "operator", .panels = {map_panel(planned.problem, planned.plan)}}));
-  const std::string text = as_json(planned).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  if (arguments.json == "-")
-    fmt::print("{}", text);
-  else if (!arguments.json.empty())
-    BERTH_TRY(write_file(arguments.json, std::as_bytes(std::span(text))));
+  if (!arguments.json.empty()) BERTH_TRY(write_text(arguments.json, json_text(as_json(planned))));
   if (arguments.json != "-") fmt::print("{}", summary(planned));
   return {};
 }
@@ -110,10 +101,7 @@ void add_tflite_command(CLI::App& app, int& exit_code) {
       "The figures are those of the tensors. Kernels may request scratch memory, which the runtime places around the "
       "plan.\nExit codes: 0 planned; 2 the model cannot be read or planned, with the reason.");
   command.action([=, &exit_code] {
-    if (auto done = run(*arguments); !done) {
-      fmt::print(stderr, "berth tflite: {}\n", done.error().message());
-      exit_code = 2;
-    }
+    if (auto done = run(*arguments); !done) exit_code = complain("tflite", done.error().message(), 2);
   });
 }
 

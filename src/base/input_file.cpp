@@ -87,4 +87,13 @@ Result<std::string> read_whole_file(const std::string& path, std::uint64_t most)
   return read_to_end(descriptor, path, most, kPatience);
 }
 
+Result<int> open_regular_file(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor < 0) return failed(path, "cannot be read", errno);
+  struct stat status {};
+  if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) return descriptor;
+  ::close(descriptor);
+  return Error::with_text(Code::kIo, Layer::kFormat, fmt::format("{}: cannot be read: it is not a regular file", path));
+}
+
 }  // namespace berth::internal

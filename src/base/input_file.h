@@ -19,4 +19,8 @@ Result<std::string> read_whole_file(const std::string& path, std::uint64_t most 
 // The same for an open descriptor, such as standard input. `name` is for the messages. The descriptor stays open.
 Result<std::string> read_whole_stream(int descriptor, const std::string& name, std::uint64_t most = kMostRead);
 
+// Opens a regular file for reading; the caller closes the descriptor. kNotFound, kIo; kIo for anything else, without
+// waiting for the writer of a pipe.
+Result<int> open_regular_file(const std::string& path);
+
 }  // namespace berth::internal

@@ -42,6 +42,8 @@ class Surroundings(unittest.TestCase):
                          ["plan", self.problem, "--json", "-"], ["plan", self.problem, "--output", "-"],
                          ["plan", self.problem, "--compare"], ["replay", self.recording], ["devices"],
                          ["devices", "--json"], ["convert", self.model, os.path.join(self.folder, "c.gguf")],
+                         ["explain", self.recording], ["explain", self.problem, "--json", "-"],
+                         ["diff", self.recording, self.recording], ["diff", self.problem, self.problem, "--json", "-"],
                          ["--help"], ["--version"], ["plan", "--help"]]
 
     def write(self, name, content):
@@ -137,7 +139,7 @@ class Surroundings(unittest.TestCase):
         self.assertEqual((ran.returncode, ran.stderr), (0, b""))
         with open(page, encoding="utf-8") as file:
             self.assertIn("Memory map", file.read())
-        for command in ("inspect", "replay", "plan"):
+        for command in ("inspect", "replay", "plan", "explain", "tflite"):
             ran = self.run_berth(command, os.fsencode(self.folder) + b"/absent\xff")
             self.assertEqual(ran.returncode, 2)
             self.assertIn(b"absent\\xff", ran.stderr)
@@ -146,7 +148,8 @@ class Surroundings(unittest.TestCase):
         pipe = os.path.join(self.folder, "pipe")
         os.mkfifo(pipe)
         for name in (pipe, "/dev/zero", "/dev/urandom", self.folder):
-            for command in (["inspect", name], ["plan", name], ["replay", name], ["convert", name, self.model + ".gguf"]):
+            for command in (["inspect", name], ["plan", name], ["replay", name], ["convert", name, self.model + ".gguf"],
+                            ["explain", name], ["diff", name, name], ["tflite", name]):
                 if command == ["inspect", self.folder] or command[0] == "convert" and name == self.folder:
                     continue  # a folder with a model
                 ran = self.run_berth(*command)
@@ -198,14 +201,16 @@ class Surroundings(unittest.TestCase):
     def test_leaves_the_old_file_where_there_is_no_room_for_the_new(self):
         rows = "".join(f"{i},{i},{i + 2},4096\n" for i in range(4000))
         problem = self.write("large.csv", ("id,lower,upper,size\n" + rows).encode())
-        for option, name in (("--output", "o.csv"), ("--json", "o.json"), ("--html", "o.html")):
+        for option, name in (("--output", "o.csv"), ("--json", "o.json"), ("--html", "o.html"), ("explain", "e.json")):
             for old in (b"old", None):
                 target = os.path.join(self.folder, name)
                 if old is not None:
                     self.write(name, old)
                 before = sorted(os.listdir(self.folder))
-                ran = self.run_berth("plan", problem, option, target, "--work-limit", "1000",
-                                     preexec_fn=self.full_disk(8192))
+                command = ["plan", problem, option, target, "--work-limit", "1000"]
+                if option == "explain":
+                    command = ["explain", problem, "--html", target]
+                ran = self.run_berth(*command, preexec_fn=self.full_disk(8192))
                 self.assertEqual(ran.returncode, 2, option)
                 self.assertIn(b"cannot write", ran.stderr)
                 self.assertEqual(sorted(os.listdir(self.folder)), before)

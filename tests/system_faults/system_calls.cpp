@@ -94,7 +94,7 @@ int __real_posix_memalign(void**, size_t, size_t);
 
 int __wrap_open(const char* path, int flags, ...) {
   mode_t mode = 0;
-  if ((flags & (O_CREAT | O_TMPFILE)) != 0) {
+  if ((flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE) {
     va_list rest;
     va_start(rest, flags);
     mode = va_arg(rest, mode_t);
