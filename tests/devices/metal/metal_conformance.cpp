@@ -58,12 +58,12 @@ void keep_resident(const MTL::Buffer& buffer) {
 
 // A buffer from Metal itself, as another library would make it.
 Result<ForeignMemory> foreign(Device& device, std::span<const std::byte> contents) {
-  auto& native = static_cast<metal::MetalDevice&>(device).native_device();
+  auto& native = static_cast<internal::metal::MetalDevice&>(device).native_device();
   MTL::Buffer* const buffer = native.newBuffer(contents.size(), MTL::ResourceStorageModeShared);
   std::memcpy(buffer->contents(), contents.data(), contents.size());
   keep_resident(*buffer);
   return ForeignMemory{
-      .address = metal::handle_of(buffer), .bytes = contents.size(), .read_only = false, .release = [buffer] {
+      .address = internal::metal::handle_of(buffer), .bytes = contents.size(), .read_only = false, .release = [buffer] {
         buffer->release();
       }};
 }

@@ -25,7 +25,7 @@ TEST_F(MetalDevice, TellsWhatItIs) {
   EXPECT_FALSE(info.name.empty());
   EXPECT_TRUE(info.residency_sets);
   EXPECT_NE(gpu->description().find(info.name), std::string::npos);
-  EXPECT_EQ(gpu->native(), &static_cast<metal::MetalDevice&>(*gpu).native_device());
+  EXPECT_EQ(gpu->native(), &static_cast<internal::metal::MetalDevice&>(*gpu).native_device());
 }
 
 TEST_F(MetalDevice, IsNotThereUnderAnOrdinalThatMetalLacks) {
@@ -126,18 +126,19 @@ TEST_F(MetalDevice, SaysHowMuchOneBlockHolds) {
 
 TEST_F(MetalDevice, WrapsAForeignBufferWithoutOwningIt) {
   const DevicePtr gpu = device("METAL").value();
-  auto& native = static_cast<metal::MetalDevice&>(*gpu).native_device();
+  auto& native = static_cast<internal::metal::MetalDevice&>(*gpu).native_device();
   MTL::Buffer* const raw = native.newBuffer(4096, MTL::ResourceStorageModeShared);
   const auto members = gpu->residency()->counters();
   {
-    const Buffer wrapped = Buffer::import(gpu, {.address = metal::handle_of(raw), .bytes = 4096}, f32, {1024}).value();
+    const Buffer wrapped =
+        Buffer::import(gpu, {.address = internal::metal::handle_of(raw), .bytes = 4096}, f32, {1024}).value();
     EXPECT_TRUE(wrapped.is_foreign());
     EXPECT_EQ(wrapped.as_raw_ptr(), raw->contents());
     EXPECT_EQ(raw->retainCount(), 1u);
   }
   EXPECT_EQ(raw->retainCount(), 1u) << "a buffer without a release callback is not ours";
   EXPECT_EQ(gpu->residency()->counters().added, members.added);
-  EXPECT_TRUE(fails_with(Buffer::import(gpu, {.address = metal::handle_of(raw), .bytes = 4097}, u8, {4097}),
+  EXPECT_TRUE(fails_with(Buffer::import(gpu, {.address = internal::metal::handle_of(raw), .bytes = 4097}, u8, {4097}),
                          Code::kSizeMismatch));
   EXPECT_TRUE(fails_with(Buffer::import(gpu, {.address = 0, .bytes = 16}, u8, {16}), Code::kInvalidArgument));
   raw->release();

@@ -173,10 +173,10 @@ TEST_F(MetalQueue, HandsOutTheCommandBuffer) {
   std::atomic<bool> told{false};
   ASSERT_TRUE(queue_->fill(window, 1));
   ASSERT_TRUE(queue_->record_native(std::span(&window, 1), [&](void* native) -> Result<void> {
-    const metal::AutoreleaseScope scope;
+    const internal::metal::AutoreleaseScope scope;
     auto* const commands = static_cast<MTL::CommandBuffer*>(native);
     MTL::BlitCommandEncoder* const encoder = commands->blitCommandEncoder();
-    encoder->fillBuffer(metal::buffer_of(window.block), NS::Range::Make(0, 32), 7);
+    encoder->fillBuffer(internal::metal::buffer_of(window.block), NS::Range::Make(0, 32), 7);
     encoder->endEncoding();
     commands->addCompletedHandler([&told](MTL::CommandBuffer*) { told.store(true); });
     return {};

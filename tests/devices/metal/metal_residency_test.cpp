@@ -187,12 +187,13 @@ TEST_F(MetalResidency, TakesABatchWithOneCommitAndAnEmptyOneWithNone) {
 TEST_F(MetalResidency, HoldsARegisteredBufferUntilThePoolIsCleared) {
   start();
   MTL::Buffer* const raw =
-      static_cast<metal::MetalDevice&>(*gpu_).native_device().newBuffer(4096, MTL::ResourceStorageModeShared);
+      static_cast<internal::metal::MetalDevice&>(*gpu_).native_device().newBuffer(4096, MTL::ResourceStorageModeShared);
   {
     StepBuffers pool(gpu_);
     const Buffer foreign =
-        Buffer::import(gpu_, {.address = metal::handle_of(raw), .bytes = 4096, .release = [raw] { raw->release(); }},
-                       u8, {4096})
+        Buffer::import(
+            gpu_, {.address = internal::metal::handle_of(raw), .bytes = 4096, .release = [raw] { raw->release(); }}, u8,
+            {4096})
             .value();
     ASSERT_TRUE(pool.register_existing(foreign));
     ASSERT_TRUE(pool.register_existing(foreign.view(0, 100).value()));

@@ -18,14 +18,14 @@ using Bytes = std::vector<std::byte>;
 // The host's versions of the kernels that the device compiles, and of the one that the tests launch.
 inline void register_kernels() {
   static const MetalDoubleKernel copy{"berth_copy_bytes", [](const MetalDoubleLaunch* launch) {
-                                        metal::CopyConstants of{};
+                                        internal::metal::CopyConstants of{};
                                         std::memcpy(&of, launch->arguments[2].data, sizeof of);
                                         std::memcpy(static_cast<std::byte*>(launch->arguments[1].data) + of.to,
                                                     static_cast<std::byte*>(launch->arguments[0].data) + of.from,
                                                     of.bytes);
                                       }};
   static const MetalDoubleKernel fill{"berth_fill_bytes", [](const MetalDoubleLaunch* launch) {
-                                        metal::FillConstants of{};
+                                        internal::metal::FillConstants of{};
                                         std::memcpy(&of, launch->arguments[1].data, sizeof of);
                                         std::memset(static_cast<std::byte*>(launch->arguments[0].data) + of.at,
                                                     static_cast<int>(of.value), of.bytes);
