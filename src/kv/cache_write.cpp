@@ -199,6 +199,7 @@ Result<void> Cache::State::extend(Sequence& sequence, std::span<const Token> tok
     return Error(Code::kInvalidArgument, Layer::kAllocator, "a sequence of {} tokens cannot grow by {}: the most is {}",
                  sequence.length, tokens.size(), kMostTokens);
   commit(sequence);
+  if (tokens.empty()) return {};  // the tail may be shared or published, and stays so
   const Growth own = growth(sequence, tokens.size());
   if (!feasible(own.extra) || !evict_for(own.pages, own.blocks)) {
     ++count.refused;

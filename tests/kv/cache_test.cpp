@@ -141,6 +141,21 @@ TEST(KvCache, TruncateFreesBlocksAndProtectsWhatOthersSee) {
   EXPECT_TRUE(cache->check()) << cache->check().error().message();
 }
 
+TEST(KvCache, DoesNotWriteToAPublishedBlockAfterAnEmptyExtend) {
+  const auto cache = cache_of(100);
+  const Opened opened = cache->open(count_from(0, 8)).value();
+  ASSERT_TRUE(cache->commit(opened.id));
+  const auto published = table_of(*cache, opened.id);
+  ASSERT_TRUE(cache->truncate(opened.id, 6));
+  ASSERT_TRUE(cache->extend(opened.id, {}, {}));
+  append(*cache, opened.id, 99);
+  EXPECT_NE(table_of(*cache, opened.id)[1], published[1]) << "others can find that page";
+  EXPECT_TRUE(cache->check()) << cache->check().error().message();
+  EXPECT_EQ(cache->open(count_from(0, 9)).value().cached_tokens, 8u);
+  const std::vector<Token> changed{0, 1, 2, 3, 4, 5, 99, 7, 8};
+  EXPECT_EQ(cache->open(changed).value().cached_tokens, 4u);
+}
+
 TEST(KvCache, JoinsASequenceThatComputedTheSameTokens) {
   const auto cache = cache_of(100);
   const Opened a = cache->open(count_from(0, 9)).value(), b = cache->open(count_from(0, 9)).value();
