@@ -115,7 +115,7 @@ SequenceId Cache::State::add_sequence() {
   sequence.length = sequence.published = 0;
   sequence.tail = kNoNode;
   sequence.batch = 0;
-  sequence.open = sequence.publishes = true;
+  sequence.open = true;
   sequence.plain = false;
   sequence.limit = 0;
   sequence.first.fill(0);

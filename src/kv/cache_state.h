@@ -37,8 +37,7 @@ class Cache::State {
     Node tail = kNoNode;       // the last block
     std::uint32_t batch = 0;   // the append() that saw this sequence last
     bool open = false;
-    bool plain = false;           // the tail belongs to this sequence alone, and no full block waits to be published
-    bool publishes = true;        // false once its blocks cannot join the tree
+    bool plain = false;           // the tail is not full, not published, and of this sequence alone
     std::uint32_t published = 0;  // blocks in the tree
     std::uint64_t prompt = 0;
     std::uint64_t limit = 0;  // tokens for which pages are set aside

@@ -10,7 +10,7 @@ using namespace berth::internal::kv_cache;
 
 void Cache::State::publish(Sequence& sequence) {
   const auto full = static_cast<std::uint32_t>(sequence.length / block_tokens);
-  for (; sequence.published < full && sequence.publishes; ++sequence.published) {
+  for (; sequence.published < full; ++sequence.published) {
     const std::uint32_t at = sequence.published;
     const Node node = sequence.blocks[at];
     if (tree.in_index(node)) continue;  // a fork published it
@@ -23,12 +23,10 @@ void Cache::State::publish(Sequence& sequence) {
       tree.insert(node, parent, hash);
       continue;
     }
-    // Another sequence computed the same tokens meanwhile. This one joins it and frees its own pages.
-    const bool alone = tree.references(node) == 1;
-    for (std::uint32_t g = 0; g < group_count && sequence.publishes; ++g)
-      if (groups[g].kind == GroupKind::kWindow && at >= sequence.first[g] && page_of(other, g) == kNoPage && !alone)
-        sequence.publishes = false;  // the window needs a page that the other block has lost
-    if (!sequence.publishes) break;
+    // Another sequence computed the same tokens meanwhile. This one joins it and frees its own pages. It waits while a
+    // fork holds these pages too: both copies would be in use, which takes pages that nobody counted, and the blocks
+    // that follow, which the fork shares, would hang on a block that it does not hold.
+    if (tree.references(node) != 1) break;
     tree.add_reference(other);
     for (std::uint32_t g = 0; g < group_count; ++g) {
       if (groups[g].kind != GroupKind::kWindow) continue;
@@ -246,7 +244,6 @@ Result<SequenceId> Cache::State::fork(SequenceId id) {
   target.length = source->length;
   target.tail = source->tail;
   target.published = source->published;
-  target.publishes = source->publishes;
   target.prompt = source->prompt;
   target.opened = now;
   target.first = source->first;
@@ -311,10 +308,14 @@ Result<void> Cache::State::truncate(Sequence& sequence, std::uint64_t tokens) {
 
 Result<void> Cache::State::keep_state(Sequence& sequence) {
   commit(sequence);
-  if (sequence.length == 0 || sequence.length % block_tokens != 0 || !sequence.publishes)
+  if (sequence.length == 0 || sequence.length % block_tokens != 0)
     return Error(Code::kInvalidArgument, Layer::kAllocator,
                  "a state is kept at the end of a block of {} tokens, and the sequence has {}", block_tokens,
                  sequence.length);
+  if (sequence.published != sequence.length / block_tokens)
+    return Error(Code::kInvalidArgument, Layer::kAllocator,
+                 "block {} of the sequence is cached twice, and a fork uses this copy of it: close the fork first",
+                 sequence.published);
   const Node node = sequence.tail;
   for (std::uint32_t g = 0; g < group_count; ++g) {
     if (groups[g].kind != GroupKind::kState || page_of(node, g) != kNoPage) continue;

@@ -168,6 +168,41 @@ TEST(KvCache, JoinsASequenceThatComputedTheSameTokens) {
   EXPECT_TRUE(cache->check()) << cache->check().error().message();
 }
 
+TEST(KvCache, KeepsWhatIsSetAsideWhileAForkHoldsADuplicateBlock) {
+  const auto cache = cache_of(2);
+  const Opened first = cache->open(count_from(0, 4)).value();
+  ASSERT_TRUE(cache->commit(first.id));
+  ASSERT_TRUE(cache->close(first.id));
+  // Computes the same tokens again, with the other page set aside: the cached block is there until that is needed.
+  const Opened again = cache->open(count_from(0, 4), {.max_new_tokens = 4}).value();
+  ASSERT_EQ(cache->counters().groups[0].pages_cached, 1u);
+  const SequenceId fork = cache->fork(again.id).value();
+  ASSERT_TRUE(cache->commit(again.id));
+  EXPECT_TRUE(cache->check()) << cache->check().error().message();
+  for (Token i = 0; i < 4; ++i) append(*cache, again.id, i);
+  EXPECT_TRUE(cache->check()) << cache->check().error().message();
+  ASSERT_TRUE(cache->close(fork));
+}
+
+TEST(KvCache, JoinsADuplicateBlockOnceNoForkHoldsItsOwn) {
+  const auto cache = cache_of(100);
+  const Opened a = cache->open(count_from(0, 4)).value(), b = cache->open(count_from(0, 8)).value();
+  const SequenceId fork = cache->fork(b.id).value(), other = cache->fork(b.id).value();
+  ASSERT_TRUE(cache->commit(a.id));
+  ASSERT_TRUE(cache->commit(b.id));
+  EXPECT_EQ(table_of(*cache, b.id), table_of(*cache, fork));
+  const auto page = table_of(*cache, a.id)[0];
+  ASSERT_TRUE(cache->close(a.id));
+  ASSERT_TRUE(cache->close(b.id));
+  EXPECT_TRUE(cache->check()) << cache->check().error().message();
+  ASSERT_TRUE(cache->close(other));
+  ASSERT_TRUE(cache->commit(fork));
+  EXPECT_EQ(table_of(*cache, fork)[0], page);
+  EXPECT_EQ(cache->counters().groups[0].pages_in_use, 2u);
+  EXPECT_EQ(cache->open(count_from(0, 9)).value().cached_tokens, 8u);
+  EXPECT_TRUE(cache->check()) << cache->check().error().message();
+}
+
 TEST(KvCache, EvictsTheEndOfThePrefixThatWasUsedLongestAgo) {
   const auto cache = cache_of(6);
   for (const Token first : {0, 100}) {

@@ -148,7 +148,8 @@ class Cache {
 
   // Keeps a copy of the states of a sequence with its last block, so that others can continue from there. Only useful
   // with groups of kind kState, where a prefix is found only up to such a place. kInvalidArgument unless the sequence
-  // has a whole number of blocks, all committed. kOutOfMemory.
+  // has a whole number of blocks, all committed, or if a fork shares blocks of it that others have cached before.
+  // kOutOfMemory.
   Result<void> keep_state(SequenceId sequence);
 
   // Ends a sequence. Its committed full blocks stay cached. kNotFound, also if it was closed before. O(blocks).
