@@ -5,8 +5,7 @@
 //                       with "timestamp" in milliseconds and "hash_ids", one for each block of the prompt.
 //
 // Hit rate: blocks of a request that are cached, from the front until the first that is not, over all blocks of all
-// requests. The oracle knows the future and evicts what is used again last. Synthetic traces are drawn from seeds; no
-// constant of the policy was chosen by looking at the second half of them.
+// requests. The oracle knows the future and evicts what is used again last. Synthetic traces are drawn from seeds.
 #include <fmt/core.h>
 
 #include <algorithm>
