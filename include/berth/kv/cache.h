@@ -62,7 +62,8 @@ struct SequenceId {
 
 struct OpenOptions {
   std::uint64_t salt = 0;  // sequences share blocks only with sequences of the same salt
-  // Pages for this many further tokens are set aside, so that appending them cannot be refused.
+  // Pages for this many further tokens are set aside, so that appending them cannot be refused. Not included: copies of
+  // pages that a fork shares, and pages that leave this sequence's window while others have them in theirs.
   std::uint64_t max_new_tokens = 0;
   // The last token is never taken from the cache, since a model must compute it to continue.
   bool compute_last = true;
