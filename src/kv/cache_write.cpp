@@ -215,15 +215,18 @@ Result<void> Cache::State::extend(Sequence& sequence, std::span<const Token> tok
     const std::uint32_t offset = sequence.length % block_tokens;
     const std::size_t some = std::min<std::size_t>(tokens.size() - done, block_tokens - offset);
     std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(done), some, tree.tokens(sequence.tail) + offset);
-    for (std::uint32_t g = 0; g < group_count; ++g)
-      for (std::size_t i = 0; i < some; ++i)
-        slots[g * tokens.size() + done + i] =
-            groups[g].kind == GroupKind::kState
-                ? -1
-                : std::int64_t{page_of(sequence.tail, g)} * block_tokens + offset + static_cast<std::int64_t>(i);
     sequence.length += static_cast<std::uint32_t>(some);
     done += some;
   }
+  // Only now: making room for one of the blocks may have moved pages of those before it.
+  for (std::uint32_t g = 0; g < group_count; ++g)
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::size_t at = before + i;
+      slots[g * tokens.size() + i] = groups[g].kind == GroupKind::kState
+                                         ? -1
+                                         : std::int64_t{page_of(sequence.blocks[at / block_tokens], g)} * block_tokens +
+                                               static_cast<std::int64_t>(at % block_tokens);
+    }
   sequence.plain = sequence.length % block_tokens != 0 && sequence.published == sequence.length / block_tokens &&
                    tree.references(sequence.tail) == 1;
   return {};

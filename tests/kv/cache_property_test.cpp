@@ -186,6 +186,11 @@ std::string play(std::uint32_t seed, int kind, const FaultTriggerPtr& faults) {
       for (std::size_t i = 0; i < ids.size() && done; ++i) {
         Modelled& model = open[ids[i].bits];
         model.tokens.push_back(tokens[i]);
+        for (std::uint32_t g = 0; g < groups_of(kind).size(); ++g) {
+          std::int64_t slot = 0;
+          if (!cache.write_slots(g, ids[i], model.tokens.size() - 1, {&slot, 1}) || slot != slots[g * ids.size() + i])
+            return "append returned another slot than the table has";
+        }
         harness.write(ids[i], model, model.tokens.size() - 1);
       }
       if (!done && exact && done.error().code() != Code::kOutOfMemory) return done.error().message();
@@ -197,6 +202,12 @@ std::string play(std::uint32_t seed, int kind, const FaultTriggerPtr& faults) {
       if (cache.extend({at->first}, more, slots)) {
         const std::uint64_t first = at->second.tokens.size();
         at->second.tokens.insert(at->second.tokens.end(), more.begin(), more.end());
+        std::vector<std::int64_t> now_at(more.size());
+        for (std::uint32_t g = 0; g < groups_of(kind).size(); ++g) {
+          if (!cache.write_slots(g, {at->first}, first, now_at) ||
+              !std::equal(now_at.begin(), now_at.end(), slots.begin() + static_cast<std::ptrdiff_t>(g * more.size())))
+            return "extend returned other slots than the table has";
+        }
         harness.write({at->first}, at->second, first);
       }
     } else if (what == 9) {
