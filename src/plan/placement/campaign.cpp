@@ -207,7 +207,10 @@ class Campaign {
                     : random.below(2) == 0 ? SectionRule::kFewest
                                            : SectionRule::kFewestPerFailure;
     style.mirrored = guided ? random.below(2) == 1 : round % 2 == 1;
-    style.node_limit = guided ? guided_limit() : plain_limit(round);
+    // Among guided restarts those by the rules alone do not grow: they would soon take nearly all of the work.
+    style.node_limit = guided     ? guided_limit()
+                       : climbing ? std::min(plain_limit(round), guided_limit())
+                                  : plain_limit(round);
     // The first round is without noise, except that a seed must lead somewhere else.
     const double noise = round == 0 ? (limits_.seed == 0 ? 0.0 : 0.02) : 0.4 * random.unit();
     // Aim low first: a hit saves many small steps. Every other guided restart stays near what guides it, or looks for
