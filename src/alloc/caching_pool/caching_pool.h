@@ -47,7 +47,7 @@ class CachingPoolImpl final : public CachingPool,
   // --- Without the mutex ---
   ThreadCache* find_cache() noexcept;
   Tail hand_out(PoolNode& node, const BlockSpec& spec) noexcept;
-  void take_in(PoolNode& node, Tail tail, const Block& block) noexcept;
+  void take_in(PoolNode& node, Tail tail, const Block& block, Timepoint last_use) noexcept;
   CachedGroup* home_of(const PoolNode& node, CachedGroup* group) const noexcept;
   [[gnu::cold]] Result<Block> allocate_slowly(const BlockSpec& spec, PoolNode* taken);
   Result<Block> allocate_below(const BlockSpec& spec, std::size_t bytes, std::uint16_t size_class);
@@ -156,10 +156,12 @@ inline Tail CachingPoolImpl::hand_out(PoolNode& node, const BlockSpec& spec) noe
   return tail;
 }
 
-// Makes the node of a live block cached. The caller adds it to a bin.
-inline void CachingPoolImpl::take_in(PoolNode& node, Tail tail, const Block& block) noexcept {
+// Makes the node of a live block cached. The caller adds it to a bin. Memory that submitted work still uses is left as
+// it is.
+inline void CachingPoolImpl::take_in(PoolNode& node, Tail tail, const Block& block,
+                                     [[maybe_unused]] Timepoint last_use) noexcept {
   if constexpr (kDebugMemory || kAddressSanitizer) {
-    if (is_markable(node.inner)) {
+    if (is_markable(node.inner) && is_reached(last_use)) {
       const std::size_t asked = std::min(block.bytes, node.inner.bytes);
       check_canary(node.inner.host + asked, node.inner.bytes - asked, block.label);
       overwrite_released(node.inner.host, asked);

@@ -152,7 +152,7 @@ void CachingPoolImpl::release(const Block& block, Timepoint last_use) noexcept {
     cache.leave();
     return release_slowly(block, last_use);
   }
-  take_in(*node, tail, block);
+  take_in(*node, tail, block, last_use);
   group.bins[node->size_class].push(node);
   group.live_bytes.set(live);
   cache.leave();

@@ -380,7 +380,7 @@ void CachingPoolImpl::release_slowly(const Block& block, Timepoint last_use) noe
     const auto bytes = static_cast<std::int64_t>(node.inner.bytes);
     CachedGroup* const group = own_group(own_cache(), node.group);
     count(group, node.group, -bytes);
-    take_in(node, node.load_tail(), block);
+    take_in(node, node.load_tail(), block, last_use);
     const std::size_t index = node.size_class;
     // A block that is still in use goes to the shared cache, where every release and request can check it; the bins of
     // a thread hold only idle blocks, so that a hit needs no check.
