@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "berth/base/mutex.h"
@@ -31,6 +32,8 @@ struct LaggingQueues {
   LaggingQueue* find(TimelineId timeline);
   std::vector<LaggingQueue*> list();
 
+  // Held while a queue executes work, which may make another queue execute its own: one for all of them.
+  std::recursive_mutex turn;
   Mutex mutex;  // not held while a queue executes work
   std::vector<LaggingQueue*> alive BERTH_GUARDED_BY(mutex);
 };
@@ -129,7 +132,7 @@ class LaggingQueue final : public Queue {
   // One thread at a time, in order. The lock of the lists is not held meanwhile: work may wait for another queue.
   void run_up_to(std::uint64_t value) {
     if (reached_.load(std::memory_order_acquire) >= value) return;  // also for work of this queue that asks for it
-    const MutexLock turn(turn_);
+    const std::lock_guard turn(all_->turn);
     while (true) {
       Work next;
       {
@@ -145,7 +148,6 @@ class LaggingQueue final : public Queue {
   }
 
   const std::shared_ptr<LaggingQueues> all_;
-  Mutex turn_;
   Mutex mutex_;  // guards the lists
   std::vector<std::function<void()>> recorded_ BERTH_GUARDED_BY(mutex_);
   std::deque<Work> flight_ BERTH_GUARDED_BY(mutex_);
