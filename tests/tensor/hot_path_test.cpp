@@ -18,7 +18,7 @@ thread_local std::size_t new_bytes = 0;
 thread_local std::size_t news_left = SIZE_MAX;  // the calls that still succeed
 }  // namespace
 
-// Not inlined: g++ would take the call of free() below for a mistake.
+// None is inlined: g++ would take the call of free() for a mistake where it sees who made the memory.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++news;
   new_bytes += bytes;
@@ -27,10 +27,10 @@ thread_local std::size_t news_left = SIZE_MAX;  // the calls that still succeed
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
 
