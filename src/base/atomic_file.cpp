@@ -130,7 +130,7 @@ Result<void> write_whole_file(const std::string& path, std::string_view text) {
     const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (descriptor < 0) return io_error("cannot write", path);
     std::uint64_t written = 0;
-    const Result<void> done = write_all(descriptor, std::as_bytes(std::span(text)), path, written);
+    Result<void> done = write_all(descriptor, std::as_bytes(std::span(text)), path, written);
     if (::close(descriptor) != 0 && done) return io_error("cannot close", path);
     return done;
   }

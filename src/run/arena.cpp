@@ -139,7 +139,8 @@ Arena::~Arena() = default;
 
 // A moved-from arena has the state of a plan without nodes, so that every lookup fails and nothing is null.
 Arena::State& Arena::state() const noexcept {
-  static State* const nothing = new State;  // never destroyed: an arena with static lifetime may ask at exit
+  // Never destroyed: an arena with static lifetime may ask at exit.
+  static State* const nothing = new State;  // NOLINT(bugprone-unhandled-exception-at-new): once, of a few bytes
   return state_ == nullptr ? *nothing : *state_;
 }
 

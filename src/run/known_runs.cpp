@@ -260,7 +260,8 @@ Result<void> KnownRuns::prepare(const ShapePtr& shape) {
 }
 
 void KnownRuns::drop(KnownKey& key, const ShapePtr& shape) noexcept {
-  const ShapePtr held = shape;  // the argument may be the table's own
+  // The argument may be the table's own.
+  const ShapePtr held = shape;  // NOLINT(performance-unnecessary-copy-initialization)
   if (!held->attached) return;
   held->attached = false;
   --attached_;

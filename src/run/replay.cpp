@@ -180,7 +180,7 @@ class Replay::Impl {
     bool waited = false;
     RunArena* arena = arenas_.acquire(bytes, std::chrono::steady_clock::now(), waited);
     if (arena == nullptr) return {};  // all are in use, and will be made to fit when they are taken
-    const Result<void> fits = arenas_.fit(arena, bytes, alignment);
+    Result<void> fits = arenas_.fit(arena, bytes, alignment);
     arenas_.release(*arena);
     return fits;
   }
@@ -309,7 +309,7 @@ class Replay::Impl {
       const ScopedLock guard(arena.lock);
       for (const LiveSlot& slot : arena.follow.live()) live.emplace_back(slot.trace, slot.request);
     });
-    const Result<void> planned = known_.plan_pending(live);
+    Result<void> planned = known_.plan_pending(live);
     // What recorded runs left in the pool goes before an arena is taken, so that the two do not add up at the peak of
     // the process.
     pooled_.trim();

@@ -24,7 +24,8 @@ Schedule::~Schedule() = default;
 
 // A moved-from schedule has the state of one without steps, so that nothing is null.
 const Schedule::State& Schedule::state() const noexcept {
-  static const State* const nothing = new State;  // never destroyed: a schedule with static lifetime may ask at exit
+  // Never destroyed: a schedule with static lifetime may ask at exit.
+  static const State* const nothing = new State;  // NOLINT(bugprone-unhandled-exception-at-new): once, of a few bytes
   return state_ == nullptr ? *nothing : *state_;
 }
 

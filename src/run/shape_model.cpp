@@ -79,6 +79,7 @@ bool ShapeModel::find_variables(Kind& kind) {
     if (sample.dimensions.size() != dimensions) return false;
   for (std::uint32_t d = 0; d < dimensions; ++d) {
     std::vector<std::int64_t> column;
+    column.reserve(kind.samples.size());
     for (const Sample& sample : kind.samples) column.push_back(sample.dimensions[d]);
     std::vector<std::span<const std::int64_t>> known(columns.begin(), columns.end());
     if (std::optional<Combination> combination = combine(known, column)) {
@@ -101,6 +102,7 @@ void ShapeModel::fit(Kind& kind) {
   std::vector<std::vector<std::int64_t>> points;
   for (const Sample& sample : kind.samples) {
     std::vector<std::int64_t> point;
+    point.reserve(kind.variables.size());
     for (const std::uint32_t variable : kind.variables) point.push_back(sample.dimensions[variable]);
     points.push_back(std::move(point));
   }
