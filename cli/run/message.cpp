@@ -1,7 +1,7 @@
 #include "run/message.h"
 
 #include <cstdint>
-#include <vector>
+#include <string>
 
 namespace berth::cli {
 namespace {
@@ -22,12 +22,12 @@ std::string encode_message(const nlohmann::json& message) {
 nlohmann::json decode_message(std::string_view line) {
   const nlohmann::json none(nlohmann::json::value_t::discarded);
   if (line.size() % 2 != 0) return none;
-  std::vector<std::uint8_t> bytes;
+  std::string bytes;  // of char: the reader needs std::char_traits, which a Mac has only for characters
   bytes.reserve(line.size() / 2);
   for (std::size_t i = 0; i < line.size(); i += 2) {
     const std::size_t high = kDigits.find(line[i]), low = kDigits.find(line[i + 1]);
     if (high == std::string_view::npos || low == std::string_view::npos) return none;
-    bytes.push_back(static_cast<std::uint8_t>(high << 4 | low));
+    bytes.push_back(static_cast<char>(high << 4 | low));
   }
   return nlohmann::json::from_cbor(bytes, true, false);
 }
