@@ -139,29 +139,42 @@ class Records final : public PickleRecords {
   bool take_item(std::uint64_t& note, const PickleValue& item) override {
     if (!item.is(Kind::kRecord)) return false;
     const std::uint64_t index = item.bits & kIndexBits;
-    switch (static_cast<RecordType>(item.bits >> kTypeShift)) {
+    const auto type = static_cast<RecordType>(item.bits >> kTypeShift);
+    // A note begins with the type of the items, so that a list of one type is never read as a list of another.
+    const bool is_first = note == 0;
+    if (!is_first && note >> kTypeShift != type) return false;
+    const std::uint64_t known = note & kIndexBits;
+    switch (type) {
       case kFrameRecord: {
         // The note of a list of frames: the place, and its rank in the low bits.
         const std::uint64_t rank = ranks_[index];
-        if (rank > (note & 0xff)) note = index << 8 | rank;
+        if (is_first || rank > (known & 0xff)) note = record(type, index << 8 | rank);
         return true;
       }
       case kEventRecord: {
         // The note of a trace: its number from 1.
-        if (note == 0) note = ++traces;
-        events[index].trace = static_cast<std::uint8_t>(std::min<std::uint64_t>(note, 255));
+        if (is_first) note = record(type, ++traces);
+        events[index].trace = static_cast<std::uint8_t>(std::min<std::uint64_t>(note & kIndexBits, 255));
         return true;
       }
       case kBlockRecord: {
-        // The note of a list of blocks: the first block from 1, and their number. They follow each other.
-        if (note == 0) note = (index + 1) << 28;
-        if ((note >> 28) - 1 + (note & kCountBits) != index) return false;
+        // The note of a list of blocks: the first block, and their number. They follow each other.
+        if (is_first && index <= kCountBits) note = record(type, index << kCountShift);
+        if (note == 0 || ((note & kIndexBits) >> kCountShift) + (note & kCountBits) != index) return false;
         ++note;
         return true;
       }
       case kSegmentRecord: return false;
     }
     return false;
+  }
+
+  // The note of a list of one type of records, without the type; nothing if the value is not such a list.
+  static std::optional<std::uint64_t> note_of(const Pickle& pickle, const PickleValue* list, RecordType type) {
+    if (list == nullptr || !list->is(Kind::kList)) return std::nullopt;
+    const std::uint64_t note = pickle.note_of(*list);
+    if (note >> kTypeShift != type) return std::nullopt;
+    return note & kIndexBits;
   }
 
   std::vector<Event> events{};
@@ -172,7 +185,8 @@ class Records final : public PickleRecords {
   std::uint64_t traces = 0;
 
  private:
-  static constexpr std::uint64_t kCountBits = (std::uint64_t{1} << 28) - 1;
+  static constexpr unsigned kCountShift = 28;
+  static constexpr std::uint64_t kCountBits = (std::uint64_t{1} << kCountShift) - 1;
   using Found = std::array<const PickleValue*, kWords>;
 
   static std::uint64_t number(const PickleValue* value) {
@@ -192,8 +206,7 @@ class Records final : public PickleRecords {
   }
 
   std::uint32_t place_of(const PickleValue* frames) const {
-    if (frames == nullptr || !frames->is(Kind::kList)) return 0;
-    return static_cast<std::uint32_t>(pickle_.note_of(*frames) >> 8);
+    return static_cast<std::uint32_t>(note_of(pickle_, frames, kFrameRecord).value_or(0) >> 8);
   }
 
   std::uint64_t take_event(const Found& found) {
@@ -239,11 +252,9 @@ class Records final : public PickleRecords {
                                 .expandable = number(found[kIsExpandable]) != 0},
                     .device = static_cast<std::uint32_t>(number(found[kDevice])),
                     .stream = stream_number(found[kStream])};
-    if (found[kBlocks] != nullptr && found[kBlocks]->is(Kind::kList)) {
-      if (const std::uint64_t note = pickle_.note_of(*found[kBlocks]); note != 0) {
-        segment.first_block = static_cast<std::uint32_t>((note >> 28) - 1);
-        segment.block_count = static_cast<std::uint32_t>(note & kCountBits);
-      }
+    if (const auto note = note_of(pickle_, found[kBlocks], kBlockRecord)) {
+      segment.first_block = static_cast<std::uint32_t>(*note >> kCountShift);
+      segment.block_count = static_cast<std::uint32_t>(*note & kCountBits);
     }
     segments.push_back(segment);
     return record(kSegmentRecord, segments.size() - 1);
@@ -269,7 +280,7 @@ Result<std::vector<std::uint64_t>> traces_of(const Pickle& pickle) {
   const PickleValue* list = pickle.find(pickle.root, "device_traces");
   if (list == nullptr || !list->is(Kind::kList)) return traces;
   for (const PickleValue& each : pickle.items_of(*list))
-    traces.push_back(each.is(Kind::kList) ? pickle.note_of(each) : 0);
+    traces.push_back(Records::note_of(pickle, &each, kEventRecord).value_or(0));
   if (traces.size() > 254) return not_a_snapshot("it has more than 254 devices");
   return traces;
 }

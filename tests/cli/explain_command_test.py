@@ -194,6 +194,17 @@ class ExplainCommand(unittest.TestCase):
         self.refuses(pickle.dumps({"segments": {1, 2}}), "refused")
         self.refuses(pickle.dumps({"segments": b"bytes"}), "refused")
 
+    def test_takes_a_list_of_one_kind_of_records_for_no_other(self):
+        allocator = Allocator()
+        allocator.malloc(5000)
+        frame = {"filename": "train.py", "line": 3, "name": "step"}
+        event = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 1, "frames": []}
+        for other in ([frame], [event], [frame, event]):
+            snapshot = allocator.snapshot()
+            snapshot["segments"][0]["blocks"] = other
+            torch_snapshot.write(self.path("mixed.pickle"), snapshot)
+            self.assertEqual(self.explain(self.path("mixed.pickle"))["requests"], 1)
+
     def test_refuses_other_pickles_and_broken_ones(self):
         self.refuses(pickle.dumps([1, 2]), "not a dict")
         self.refuses(pickle.dumps({"weights": []}), "no \"segments\"")
