@@ -4,32 +4,18 @@
 """
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import torch_snapshot
+from command_case import CommandCase
 from torch_snapshot import MIB, Allocator
 
 BERTH = None
 
 
-class DiffCommand(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def write(self, name, content):
-        with open(self.path(name), "w", encoding="utf-8") as file:
-            file.write(content if isinstance(content, str) else json.dumps(content))
-        return self.path(name)
-
+class DiffCommand(CommandCase):
     def diff(self, *arguments):
         return subprocess.run([BERTH, "diff", *arguments], capture_output=True, text=True, timeout=120)
 

@@ -12,42 +12,20 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import torch_snapshot
+from command_case import CommandCase, number
 from torch_snapshot import MIB, Allocator
 
 BERTH = None
-
-
-def number(value):
-    """Little-endian base 128, as recordings have all their numbers."""
-    text = bytearray()
-    while value >= 128:
-        text.append(value & 127 | 128)
-        value >>= 7
-    return bytes(text + bytes([value]))
 
 
 class Refused:
     """Something a snapshot never holds; its class would have to be imported to read it."""
 
 
-class ExplainCommand(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def write(self, name, content):
-        with open(self.path(name), "wb") as file:
-            file.write(content)
-        return self.path(name)
-
+class ExplainCommand(CommandCase):
     def run_explain(self, *arguments):
         return subprocess.run([BERTH, "explain", *arguments], capture_output=True, text=True, timeout=240)
 

@@ -6,19 +6,11 @@
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 
+from command_case import CommandCase, number
+
 BERTH = None
-
-
-def number(value):
-    """Little-endian base 128, as trace files have all their numbers."""
-    text = bytearray()
-    while value >= 128:
-        text.append(value & 127 | 128)
-        value >>= 7
-    return bytes(text + bytes([value]))
 
 
 def trace(*records):
@@ -33,16 +25,9 @@ def free(back):
     return (3, 100, 0, back)
 
 
-class ReplayCommand(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class ReplayCommand(CommandCase):
     def replay(self, content, *arguments):
-        path = os.path.join(self.folder, "run.trace")
-        with open(path, "wb") as file:
-            file.write(content)
+        path = self.write("run.trace", content)
         return subprocess.run([BERTH, "replay", path, *arguments], capture_output=True, text=True, timeout=120)
 
     def rows(self, output):

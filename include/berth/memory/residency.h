@@ -18,10 +18,8 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "berth/base/mutex.h"
 #include "berth/base/result.h"
 #include "berth/memory/block.h"
 
@@ -46,10 +44,6 @@ struct ResidencyReport {
   std::size_t resident_bytes = 0;
   std::vector<Left> left;  // members that are not resident, with the reason, largest first; empty if all fit
 };
-
-namespace internal {
-class KeepAlive;
-}  // namespace internal
 
 class Residency {
  public:
@@ -113,51 +107,12 @@ class Residency {
   virtual void do_renew(std::span<const Block> given) noexcept { static_cast<void>(given); }
 
  private:
-  enum class State : std::uint8_t { kPending, kInPlace, kRefused, kOverBudget };
-  struct Member {
-    Block block;
-    int priority = 0;
-    State state = State::kPending;
-    bool given = false;  // passed to put(), and not to take() since
-    std::uint32_t holds = 1;
-    std::size_t pending_at = 0;  // index in pending_, while it is pending
-    std::uint64_t used = 0;
-    std::uint64_t announced = 0;  // the last commit that told the callback about it
-    std::string refusal{};        // the reason, while it is refused
-  };
-  // The effect of a budget: members to evict or keep out, and members that may become resident again.
-  struct Choice {
-    std::vector<Member*> out, back;
-  };
+  struct Set;
 
-  Choice choose() BERTH_REQUIRES(mutex_);
-  Result<void> carry_out(const Choice& choice) BERTH_REQUIRES(mutex_);
-  void list(Member& member) BERTH_REQUIRES(mutex_);
-  void unlist(Member& member) noexcept BERTH_REQUIRES(mutex_);
-  void withdraw(Member& member) noexcept BERTH_REQUIRES(mutex_);
-
-  mutable Mutex mutex_;
-  std::unordered_map<std::uint64_t, Member> members_ BERTH_GUARDED_BY(mutex_);  // by handle
-  std::vector<Member*> pending_ BERTH_GUARDED_BY(mutex_);
-  std::size_t wanted_ BERTH_GUARDED_BY(mutex_) = 0;       // bytes of all members
-  std::size_t resident_ BERTH_GUARDED_BY(mutex_) = 0;     // bytes of resident members
-  std::size_t over_budget_ BERTH_GUARDED_BY(mutex_) = 0;  // members that the budget evicted
-  std::size_t refused_ BERTH_GUARDED_BY(mutex_) = 0;      // members that put() refused
-  std::size_t budget_ BERTH_GUARDED_BY(mutex_) = 0;
-  DropCallback before_drop_ BERTH_GUARDED_BY(mutex_);
-  std::uint64_t clock_ BERTH_GUARDED_BY(mutex_) = 0;
-  std::uint64_t added_ BERTH_GUARDED_BY(mutex_) = 0;
-  std::uint64_t removed_ BERTH_GUARDED_BY(mutex_) = 0;
-  std::uint64_t commits_ BERTH_GUARDED_BY(mutex_) = 0;
-  std::uint64_t rounds_ BERTH_GUARDED_BY(mutex_) = 0;  // calls of commit() that had something to do
-  std::uint64_t renewals_ BERTH_GUARDED_BY(mutex_) = 0;
-  bool marked_ BERTH_GUARDED_BY(mutex_) = false;     // a block was added or removed since the last commit
-  bool room_made_ BERTH_GUARDED_BY(mutex_) = false;  // a resident block was removed since the last commit
   std::atomic<bool> dirty_{false};
   std::atomic<bool> has_budget_{false};
   std::atomic<bool> active_{false};
-  Mutex keep_alive_mutex_;
-  std::unique_ptr<internal::KeepAlive> keep_alive_ BERTH_GUARDED_BY(keep_alive_mutex_);
+  std::unique_ptr<Set> set_;
 };
 
 // True unless BERTH_RESIDENCY is "0" in the environment.
