@@ -24,6 +24,7 @@ void bind_plan(nb::module_& module);
 void bind_arena(nb::module_& module);
 void bind_schedule(nb::module_& module);
 void bind_step_buffers(nb::module_& module);
+void bind_kv(nb::module_& module);
 void bind_recording(nb::module_& module);
 void bind_onnxruntime(nb::module_& module);
 

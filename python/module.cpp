@@ -13,6 +13,7 @@ NB_MODULE(_berth, module) {
   bind_arena(module);
   bind_schedule(module);
   bind_step_buffers(module);
+  bind_kv(module);
   bind_recording(module);
   bind_onnxruntime(module);
 }

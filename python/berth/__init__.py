@@ -28,6 +28,7 @@ from ._berth import (  # noqa: F401
     Buffer,
     CachingPool,
     Device,
+    KvCache,
     Limit,
     Node,
     Plan,
@@ -59,7 +60,7 @@ if _typing.TYPE_CHECKING:
 _host = device("CPU")
 
 __all__ = [
-    "Allocator", "Arena", "Buffer", "CachingPool", "Device", "Limit", "Node", "Plan", "Recorder", "Recording",
+    "Allocator", "Arena", "Buffer", "CachingPool", "Device", "KvCache", "Limit", "Node", "Plan", "Recorder", "Recording",
     "Schedule", "ScheduleBuilder", "Statistics", "StepBuffers", "StepRun", "WeightFile", "caching_pool", "convert",
     "device", "devices", "dtype_info", "dtypes", "from_dlpack", "limit", "load", "open", "plan",
     "read_recording", "record", "save", "statistics",

@@ -73,7 +73,9 @@ BERTH_DEVICE_CONFORMANCE(Disk,
                                        {"PoolKeepsARegisteredBuffer", Code::kReadOnly, kReadOnly},
                                        {"PoolRefusesToRegisterAnotherDevicesBuffer", Code::kReadOnly, kReadOnly},
                                        {"PoolKeepsKindsOfMemoryApart", Code::kReadOnly, kReadOnly},
-                                       {"PoolReportsAForgottenReset", Code::kReadOnly, kReadOnly}},
+                                       {"PoolReportsAForgottenReset", Code::kReadOnly, kReadOnly},
+                                       {"KvCacheCopiesASharedPageOnWrite", Code::kReadOnly, kReadOnly},
+                                       {"KvCacheMovesPagesToMakeRoom", Code::kReadOnly, kReadOnly}},
                              .read_only_pattern = true});
 
 // Blocks of a file are windows of the same bytes, and none of them is written.

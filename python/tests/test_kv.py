@@ -1,0 +1,72 @@
+"""The key-value cache from Python, with NumPy tables."""
+import numpy as np
+import pytest
+
+import berth
+
+
+def make(pages=64, **options):
+    return berth.KvCache([{"name": "full", "kind": "full", "bytes_per_token": 64}], budget=pages * 4 * 64,
+                         block_tokens=4, **options)
+
+
+def test_shares_a_prefix_and_writes_tables():
+    cache = make()
+    tokens = np.arange(10, dtype=np.int32)
+    first, cached = cache.open(tokens)
+    assert cached == 0
+    cache.commit(first)
+    second, cached = cache.open(tokens)
+    assert cached == 8
+    table = cache.block_table(0, [first, second])
+    assert table.dtype == np.int32 and table.shape == (2, 3)
+    assert (table[0, :2] == table[1, :2]).all() and table[0, 2] != table[1, 2]
+    slots = cache.append([first, second], [5, 6])
+    assert slots.dtype == np.int64 and slots.shape == (1, 2)
+    assert slots[0, 0] == table[0, 2] * 4 + 2
+    indptr, indices, last = cache.csr(0, [first, second])
+    assert indptr.tolist() == [0, 3, 6] and last.tolist() == [3, 3] and (indices[:3] == table[0]).all()
+    assert cache.seq_lens([first, second]).tolist() == [11, 11]
+    assert cache.slots(0, first, 10).tolist() == [slots[0, 0]]
+    cache.check()
+
+
+def test_writes_into_arrays_of_the_caller():
+    cache = make()
+    first, _ = cache.open([1, 2, 3])
+    out = np.full((1, 8), 9, dtype=np.int32)
+    assert cache.block_table(0, [first], 8, -1, out) is out
+    assert out[0, 1:].tolist() == [-1] * 7
+    with pytest.raises(TypeError):
+        cache.block_table(0, [first], 8, -1, np.zeros((1, 8)))
+    with pytest.raises(ValueError):
+        cache.block_table(0, [first], 8, -1, np.zeros((1, 3), dtype=np.int32))
+
+
+def test_pages_are_memory_that_numpy_sees():
+    cache = make()
+    first, _ = cache.open([1, 2, 3])
+    pages = cache.pages(0).numpy()
+    page = cache.block_table(0, [first])[0, 0]
+    pages[page] = np.arange(256, dtype=np.uint8)
+    fork = cache.fork(first)
+    cache.append([fork], [4])
+    copy = cache.block_table(0, [fork])[0, 0]
+    assert copy != page and (pages[copy] == pages[page]).all()
+
+
+def test_refusals_are_exceptions_that_say_what_helps():
+    cache = make(pages=4)
+    first, _ = cache.open(range(12))
+    admission = cache.can_admit(range(100, 112))
+    assert not admission["fits"] and admission["close_first"] == first
+    with pytest.raises(MemoryError, match="close 1 of 1"):
+        cache.open(range(100, 112))
+    cache.close(first)
+    with pytest.raises(ValueError) as caught:
+        cache.close(first)
+    assert caught.value.code == "NotFound"
+    with pytest.raises(ValueError):
+        berth.KvCache([{"kind": "full"}], budget=1000)
+    with pytest.raises(ValueError, match="no field"):
+        berth.KvCache([{"size": 3}], budget=1000)

@@ -1,0 +1,81 @@
+// What a key-value cache must do on every device: the pages that it copies and moves have the right bytes.
+#include "berth/kv/cache.h"
+#include "conformance/device_conformance.h"
+
+namespace berth::conformance {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Result<std::unique_ptr<kv::Cache>> make_cache(Bed& bed, std::vector<kv::Group> groups, std::size_t budget) {
+  kv::CacheOptions options;
+  options.groups = std::move(groups);
+  options.block_tokens = 4;
+  options.budget = budget;
+  options.eviction = kv::make_lru_eviction();
+  return kv::Cache::make(bed.device(), std::move(options));
+}
+
+Result<Buffer> page(const kv::Cache& cache, kv::SequenceId id, std::uint32_t group, std::size_t block) {
+  std::vector<std::int32_t> row(8);
+  if (auto written = cache.write_block_table(group, {&id, 1}, row.size(), row); !written) return written.error();
+  return cache.buffer().view(static_cast<std::size_t>(row[block]) * cache.page_bytes(group), cache.page_bytes(group));
+}
+
+void copies_a_shared_page_on_write(Bed& bed) {
+  BED_TRY_ASSIGN(const auto cache, bed, make_cache(bed, {{.bytes_per_token = 64}}, 256 * 16));
+  const std::vector<kv::Token> tokens{1, 2, 3, 4, 5, 6};
+  BED_TRY_ASSIGN(const kv::Opened opened, bed, cache->open(tokens));
+  BED_TRY_ASSIGN(const Buffer shared, bed, page(*cache, opened.id, 0, 1));
+  BED_TRY(bed, shared.copyin(pattern_bytes(256, 77)));
+  BED_TRY_ASSIGN(const kv::SequenceId fork, bed, cache->fork(opened.id));
+  std::int64_t slot = -1;
+  const kv::Token token = 7;
+  BED_TRY(bed, cache->append({&fork, 1}, {&token, 1}, {&slot, 1}));
+  BED_TRY(bed, cache->queue().finish());
+  BED_TRY_ASSIGN(const Buffer copy, bed, page(*cache, fork, 0, 1));
+  EXPECT_NE(copy.byte_offset(), shared.byte_offset());
+  EXPECT_EQ(static_cast<std::size_t>(slot), copy.byte_offset() / 256 * 4 + 2);
+  BED_TRY_ASSIGN(const Bytes bytes, bed, contents(copy));
+  EXPECT_EQ(bytes, pattern_bytes(256, 77));
+  BED_TRY(bed, cache->check());
+}
+
+void moves_pages_to_make_room(Bed& bed) {
+  // Three pages or one state in a large page, and four large pages.
+  BED_TRY_ASSIGN(
+      const auto cache, bed,
+      make_cache(bed, {{.bytes_per_token = 64}, {.kind = kv::GroupKind::kState, .state_bytes = 768}}, 768 * 4));
+  const std::vector<kv::Token> first{1, 2, 3, 4, 5, 6}, second{9, 8, 7, 6, 5, 4}, third{3};
+  BED_TRY_ASSIGN(const kv::Opened a, bed, cache->open(first));
+  BED_TRY_ASSIGN(const kv::Opened b, bed, cache->open(second));
+  for (std::size_t block = 0; block < 2; ++block) {
+    BED_TRY_ASSIGN(const Buffer memory, bed, page(*cache, b.id, 0, block));
+    BED_TRY(bed, memory.copyin(pattern_bytes(256, block * 1000)));
+  }
+  BED_TRY(bed, cache->close(a.id));
+  BED_TRY_ASSIGN(const kv::Opened c, bed, cache->open(third));
+  const std::uint64_t before = cache->counters().pages_copied;
+  BED_TRY(bed, cache->fork(c.id));
+  EXPECT_GE(cache->counters().pages_copied, before + 2) << "the state, and at least one page that was in the way";
+  BED_TRY(bed, cache->queue().finish());
+  for (std::size_t block = 0; block < 2; ++block) {
+    BED_TRY_ASSIGN(const Buffer memory, bed, page(*cache, b.id, 0, block));
+    BED_TRY_ASSIGN(const Bytes bytes, bed, contents(memory));
+    EXPECT_EQ(bytes, pattern_bytes(256, block * 1000));
+  }
+  BED_TRY(bed, cache->check());
+}
+
+constexpr Check kChecks[] = {
+    {"KvCacheCopiesASharedPageOnWrite", copies_a_shared_page_on_write},
+    {"KvCacheMovesPagesToMakeRoom", moves_pages_to_make_room},
+};
+
+}  // namespace
+
+std::span<const Check> kv_checks() {
+  return kChecks;
+}
+
+}  // namespace berth::conformance
