@@ -36,10 +36,12 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 }
 
 std::string summary(const engines::TflitePlan& planned) {
-  std::string text = fmt::format(
-      "arena {} -> {} bytes ({}", with_thousands(planned.stock_bytes), with_thousands(planned.plan.size),
-      planned.plan.optimal ? "proven optimal for this order"
-                           : fmt::format("at most {:.2f} % above the optimum of this order", planned.plan.gap() * 100));
+  std::string text =
+      fmt::format("arena {} -> {} bytes ({}", with_thousands(planned.stock_bytes), with_thousands(planned.plan.size),
+                  planned.plan.size == planned.order_bound ? "proven optimal for every order"
+                  : planned.plan.optimal
+                      ? "proven optimal for this order"
+                      : fmt::format("at most {:.2f} % above the optimum of this order", planned.plan.gap() * 100));
   if (planned.reordered) text += fmt::format("; the given order needs {}", with_thousands(planned.given_bytes));
   text += fmt::format(")\n{} tensors of {} operators are planned", planned.problem.lifetimes.size(), planned.operators);
   if (planned.left_to_runtime > 0)
@@ -58,11 +60,17 @@ nlohmann::json as_json(const engines::TflitePlan& planned) {
                        {"last", life.last},
                        {"offset", planned.plan.slots[i].offset}});
   }
-  return {{"stock_bytes", planned.stock_bytes},  {"given_order_bytes", planned.given_bytes},
-          {"bytes", planned.plan.size},          {"lower_bound", planned.plan.lower_bound},
-          {"optimal", planned.plan.optimal},     {"reordered", planned.reordered},
-          {"replaced_a_plan", planned.had_plan}, {"left_to_runtime", planned.left_to_runtime},
-          {"operators", planned.operators},      {"tensors", std::move(tensors)}};
+  return {{"stock_bytes", planned.stock_bytes},
+          {"given_order_bytes", planned.given_bytes},
+          {"bytes", planned.plan.size},
+          {"lower_bound", planned.plan.lower_bound},
+          {"order_bound", planned.order_bound},
+          {"optimal", planned.plan.optimal},
+          {"reordered", planned.reordered},
+          {"replaced_a_plan", planned.had_plan},
+          {"left_to_runtime", planned.left_to_runtime},
+          {"operators", planned.operators},
+          {"tensors", std::move(tensors)}};
 }
 
 Result<void> run(const Arguments& arguments) {

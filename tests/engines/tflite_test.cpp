@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <random>
 
 #include "engines/flatbuffer.h"
@@ -113,6 +115,51 @@ TEST(Tflite, ChoosesAnOrderThatNeedsLess) {
   EXPECT_GE(given.plan.size, 2048u);
   // The order in the file is the order of the plan: planning it as it is gives the same size.
   EXPECT_EQ(plan_tflite(better.file).value().plan.size, better.plan.size);
+}
+
+// Every order of a small model, tried one by one.
+std::uint64_t least_of_all_orders(const TinyTflite& model) {
+  std::vector<std::size_t> order(model.ops.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  do {
+    std::vector<bool> written(model.tensor_bytes.size());
+    written[0] = true;
+    bool can_run = true;
+    TinyTflite other = model;
+    other.ops.clear();
+    for (const std::size_t i : order) {
+      for (const std::int32_t read : model.ops[i].inputs) can_run &= written[static_cast<std::size_t>(read)];
+      for (const std::int32_t write : model.ops[i].outputs) written[static_cast<std::size_t>(write)] = true;
+      other.ops.push_back(model.ops[i]);
+    }
+    if (can_run) least = std::min(least, plan_tflite(other.file()).value().plan.size);
+  } while (std::next_permutation(order.begin(), order.end()));
+  return least;
+}
+
+TEST(Tflite, BoundsWhatAnyOrderNeeds) {
+  std::mt19937 random(std::random_device{}());
+  const auto seed = random();
+  SCOPED_TRACE(seed);
+  random.seed(seed);
+  int proven = 0;
+  for (int round = 0; round < 30; ++round) {
+    TinyTflite model{.tensor_bytes = {64}};
+    const auto count = static_cast<std::int32_t>(3 + random() % 4);
+    for (std::int32_t i = 1; i <= count; ++i) {
+      model.tensor_bytes.push_back(16 * static_cast<std::int32_t>(1 + random() % 8));
+      const auto from = static_cast<std::int32_t>(random() % static_cast<unsigned>(i));
+      model.ops.push_back({{from}, {i}});
+    }
+    const std::uint64_t least = least_of_all_orders(model);
+    const auto planned = plan_tflite(model.file(), {.reorder = true}).value();
+    EXPECT_LE(planned.order_bound, least) << "round " << round;
+    EXPECT_GE(planned.plan.size, least) << "round " << round;
+    proven += planned.plan.size == planned.order_bound;
+  }
+  EXPECT_GT(proven, 20);  // a bound that is always zero would be right too
+  EXPECT_EQ(plan_tflite(branches().file()).value().order_bound, 0u);
 }
 
 TEST(Tflite, KeepsOperatorsWithStateInTheirOrder) {

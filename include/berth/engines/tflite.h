@@ -33,6 +33,7 @@ struct TflitePlan {
 
   std::uint64_t stock_bytes = 0;  // what the runtime's own rule needs for these tensors, in the order of the input
   std::uint64_t given_bytes = 0;  // what a plan needs in the order of the input
+  std::uint64_t order_bound = 0;  // no plan in any order needs less; 0 without `reorder`
   std::size_t operators = 0;
   std::size_t left_to_runtime =
       0;                   // tensors whose size the file does not tell; the runtime places them around the plan

@@ -142,6 +142,26 @@ std::vector<Lifetime> stock_lifetimes(const Model& model, const Lifetimes& lifet
   return out;
 }
 
+// The most bytes of one subgraph that are live at the same time. A plan needs at least as much, whatever the other
+// subgraphs do.
+std::uint64_t live_peak(const tflite::Subgraph& graph, const Lifetimes& lifetimes, std::size_t index) {
+  std::vector<std::pair<std::int64_t, std::uint64_t>> begins, ends;
+  for (std::size_t i = 0; i < graph.tensors.size(); ++i)
+    for (const LevelRange each : lifetimes.of(index, i)) {
+      begins.push_back({each.first, arena_bytes(graph.tensors[i])});
+      ends.push_back({each.last, arena_bytes(graph.tensors[i])});
+    }
+  std::sort(begins.begin(), begins.end());
+  std::sort(ends.begin(), ends.end());
+  std::uint64_t live = 0, most = 0;
+  for (std::size_t begun = 0, ended = 0; begun < begins.size(); ++begun) {
+    while (ends[ended].first <= begins[begun].first) live -= ends[ended++].second;
+    live += begins[begun].second;
+    most = std::max(most, live);
+  }
+  return most;
+}
+
 // The size that the runtime's own rule needs: tensors by descending size, of equal ones the later first, each at the
 // lowest offset where it fits beside those placed before.
 std::uint64_t stock_bytes(std::span<const Lifetime> lifetimes) {
@@ -170,51 +190,72 @@ std::uint64_t stock_bytes(std::span<const Lifetime> lifetimes) {
   return size;
 }
 
+struct OperatorOrder {
+  std::vector<std::uint32_t> order;
+  std::uint64_t lower_bound;  // of the bytes live at some operator, in any order
+};
+
 // The operators as a graph for order_for_memory: a node for each operator, one for each input of the graph, and one for
-// each further output of an operator, which follows its operator.
-Result<std::vector<std::uint32_t>> low_order(const tflite::Subgraph& model) {
+// each further output of an operator, which follows its operator. A node of zero bytes after the inputs makes them live
+// before the first operator, as they are in the runtime.
+Result<OperatorOrder> low_order(const tflite::Subgraph& model) {
   OrderGraph graph;
+  std::vector<std::uint32_t> given;
   const auto count = static_cast<std::uint32_t>(model.operators.size());
   graph.nodes.resize(count);
   std::vector<std::uint32_t> node_of(model.tensors.size(), kNoNode);
+  std::vector<bool> used(model.tensors.size());
+  for (const std::uint32_t tensor : model.outputs) used[tensor] = true;
+  for (const tflite::Operator& each : model.operators)
+    for (const std::uint32_t tensor : each.inputs) used[tensor] = true;
   const auto bytes_of = [&](std::uint32_t tensor) { return arena_bytes(model.tensors[tensor]); };
-  const auto add_node = [&](std::uint32_t tensor) {
-    node_of[tensor] = static_cast<std::uint32_t>(graph.nodes.size());
-    graph.nodes.push_back({.bytes = bytes_of(tensor)});
+  const auto add_node = [&](std::uint64_t bytes) {
+    given.push_back(static_cast<std::uint32_t>(graph.nodes.size()));
+    graph.nodes.push_back({.bytes = bytes});
+    return given.back();
   };
   for (const std::uint32_t tensor : model.inputs)
-    if (node_of[tensor] == kNoNode) add_node(tensor);
+    if (node_of[tensor] == kNoNode) node_of[tensor] = add_node(bytes_of(tensor));
+  const std::vector<std::uint32_t> inputs = given;
+  const std::uint32_t start = add_node(0);
+  for (const std::uint32_t input : inputs) graph.edges.push_back({input, start});
   std::uint32_t state = kNoNode;  // the last operator with state
   for (std::uint32_t i = 0; i < count; ++i) {
     const tflite::Operator& each = model.operators[i];
+    graph.edges.push_back({start, i});
+    given.push_back(i);
     for (std::size_t k = 0; k < each.outputs.size(); ++k) {
       const std::uint32_t tensor = each.outputs[k];
-      if (k == 0) {
+      if (k == 0 && used[tensor]) {
         node_of[tensor] = i;
         graph.nodes[i].bytes = bytes_of(tensor);
-      } else {
-        add_node(tensor);
+        continue;
+      }
+      // The operator writes all its outputs at once, and one that nothing uses is gone after it.
+      graph.nodes[i].scratch += bytes_of(tensor);
+      if (used[tensor]) {
+        node_of[tensor] = add_node(bytes_of(tensor));
         graph.edges.push_back({i, node_of[tensor]});
       }
     }
     if (!each.has_state) continue;
-    // A node without bytes between the two orders them and keeps no value alive.
-    const auto between = static_cast<std::uint32_t>(graph.nodes.size());
-    graph.nodes.push_back({});
     if (state != kNoNode) graph.edges.push_back({state, i});
-    graph.edges.push_back({i, between});
-    state = between;
+    state = i;
+    if (graph.nodes[i].bytes == 0) continue;
+    // A node without bytes between the two orders them and keeps no value alive.
+    state = add_node(0);
+    graph.edges.push_back({i, state});
   }
   for (std::uint32_t i = 0; i < count; ++i)
     for (const std::uint32_t tensor : model.operators[i].inputs)
       if (node_of[tensor] != kNoNode && node_of[tensor] != i) graph.edges.push_back({node_of[tensor], i});
   for (const std::uint32_t tensor : model.outputs)
     if (node_of[tensor] != kNoNode) graph.nodes[node_of[tensor]].keep = true;
-  BERTH_TRY_ASSIGN(const MemoryOrder found, order_for_memory(graph));
-  std::vector<std::uint32_t> order;
+  BERTH_TRY_ASSIGN(const MemoryOrder found, order_for_memory(graph, {.given = given}));
+  OperatorOrder out{.order = {}, .lower_bound = found.lower_bound};
   for (const std::uint32_t node : found.order)
-    if (node < count) order.push_back(node);
-  return order;
+    if (node < count) out.order.push_back(node);
+  return out;
 }
 
 // In a file made with care, parts overlap in ways that no reader notices until one of them moves.
@@ -254,16 +295,20 @@ Result<TflitePlan> plan_tflite(std::span<const std::byte> file, const TfliteOpti
   BERTH_TRY_ASSIGN(out.plan, plan(out.problem, options.plan));
   out.given_bytes = out.plan.size;
   if (options.reorder) {
-    BERTH_TRY_ASSIGN(const std::vector<std::uint32_t> lower, low_order(main));
+    BERTH_TRY_ASSIGN(OperatorOrder lower, low_order(main));
+    // The operators of the other subgraphs keep their order.
+    out.order_bound = lower.lower_bound;
+    for (std::size_t s = 1; s < model.subgraphs.size(); ++s)
+      out.order_bound = std::max(out.order_bound, live_peak(model.subgraphs[s], given, s));
     Lifetimes reordered(model);
-    BERTH_TRY(reordered.mark(lower));
+    BERTH_TRY(reordered.mark(lower.order));
     PlanProblem problem = problem_of(model, reordered, nodes);
     BERTH_TRY_ASSIGN(MemoryPlan better, plan(problem, options.plan));
     if (better.size < out.plan.size) {
       out.plan = std::move(better);
       out.problem = std::move(problem);
       out.reordered = true;
-      order = lower;
+      order = std::move(lower.order);
     }
   }
   if (out.plan.size > out.stock_bytes)
