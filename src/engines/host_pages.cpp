@@ -44,6 +44,24 @@ class TrimmingHeap final : public AllocatorAdaptor {
   }
 };
 
+class ReadablePastEnd final : public AllocatorAdaptor {
+ public:
+  ReadablePastEnd(AllocatorPtr inner, std::uint64_t bytes) : AllocatorAdaptor(std::move(inner)), bytes_(bytes) {}
+  Result<Block> allocate(const BlockSpec& spec) override {
+    if (spec.bytes > SIZE_MAX - bytes_)
+      return Error(Code::kOutOfMemory, Layer::kEngine, "asked for {b} and {b} after them: no system has that much",
+                   spec.bytes, bytes_);
+    BlockSpec longer = spec;
+    if (spec.bytes != 0) longer.bytes += bytes_;
+    return inner()->allocate(longer);
+  }
+  void release(const Block& block, Timepoint last_use) noexcept override { inner()->release(block, last_use); }
+  std::string_view name() const noexcept override { return "readable past the end"; }
+
+ private:
+  std::uint64_t bytes_;
+};
+
 }  // namespace
 
 ArenaPages host_pages() {
@@ -52,6 +70,10 @@ ArenaPages host_pages() {
 
 AllocatorPtr trimming_heap(AllocatorPtr inner) {
   return std::make_shared<TrimmingHeap>(std::move(inner));
+}
+
+AllocatorPtr readable_past_end(AllocatorPtr inner, std::uint64_t bytes) {
+  return std::make_shared<ReadablePastEnd>(std::move(inner), bytes);
 }
 
 }  // namespace berth::internal

@@ -2,6 +2,8 @@
 // during it, and given back by the same mapping when they are not needed any more. Any thread may call.
 #pragma once
 
+#include <cstdint>
+
 #include "berth/memory/allocator.h"
 #include "berth/run/replay.h"
 
@@ -13,5 +15,9 @@ ArenaPages host_pages();
 // An allocator around one of host memory whose trim() also trims the heap, where small blocks of the CPU device are.
 // What a recorded run leaves there is as much as the run needs, and in each thread's part of the heap.
 AllocatorPtr trimming_heap(AllocatorPtr inner);
+
+// An allocator around one of host memory whose blocks have `bytes` readable bytes after their end. kOutOfMemory for
+// sizes that cannot have them.
+AllocatorPtr readable_past_end(AllocatorPtr inner, std::uint64_t bytes);
 
 }  // namespace berth::internal

@@ -9,8 +9,6 @@
 #include "base/os/system_pages.h"
 #include "base/try.h"
 #include "berth/base/mutex.h"
-#include "berth/memory/device.h"
-#include "berth/memory/registry.h"
 #include "engines/host_pages.h"
 #include "engines/onnxruntime_abi.h"
 #include "engines/onnxruntime_library.h"
@@ -22,7 +20,8 @@ using namespace internal;
 
 namespace {
 
-constexpr double kPlanningSeconds = 0.03;
+// MLAS, the engine's kernels, reads up to 63 bytes past the end of a tensor on some processors.
+constexpr std::uint64_t kReadPastEnd = 64;
 
 // The load that the calling thread makes; 0: none.
 thread_local std::uint64_t current_load = 0;
@@ -43,14 +42,14 @@ Attached& attached() {
 // back to this object.
 class OnnxRuntimeMemory::Impl : public ort::Allocator {
  public:
-  Impl(const ort::Api& table, ort::Env* env, ort::MemoryInfo* memory_info, AllocatorPtr arena_memory, AllocatorPtr pool,
-       OnnxRuntimeOptions options)
+  Impl(const ort::Api& table, ort::Env* env, ort::MemoryInfo* memory_info, EngineMemory tensor_memory,
+       std::function<void()> before_weights)
       : ort::Allocator{
             .version = ort::kAllocatorVersion,
             .alloc = [](ort::Allocator* self, std::size_t bytes) { return of(self).allocate(bytes); },
             .free =
                 [](ort::Allocator* self, void* memory) {
-                  if (!of(self).release_weight(memory)) of(self).replay.release(memory);
+                  if (!of(self).release_weight(memory)) of(self).tensors.release(memory);
                 },
             .info = [](const ort::Allocator* self) -> const ort::MemoryInfo* {
               return static_cast<const Impl*>(self)->info_;
@@ -60,10 +59,10 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
             .alloc_on_stream = nullptr,
             .shrink = nullptr},
         api(table),
-        replay(std::move(arena_memory), std::move(pool), std::move(options.replay)),
+        tensors(std::move(tensor_memory)),
         env_(env),
         info_(memory_info),
-        before_weights_(std::move(options.before_weights)) {}
+        before_weights_(std::move(before_weights)) {}
 
   ~Impl() {
     if (registered) {
@@ -75,7 +74,7 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
   }
 
   const ort::Api& api;
-  Replay replay;
+  EngineMemory tensors;
   WeightMemory weights;
   std::atomic<bool> has_loaded{false};  // a Load was made: pointers may be of `weights`
   std::atomic<std::uint64_t> weight_bytes{0};
@@ -85,10 +84,9 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
   static Impl& of(ort::Allocator* self) noexcept { return *static_cast<Impl*>(self); }
 
   void* allocate(std::size_t bytes) noexcept {
-    if (current_load == 0 || bytes < WeightMemory::kSmallest || bytes > SIZE_MAX / 2) return replay.allocate(bytes);
-    // MLAS reads up to 63 bytes past the end.
-    if (void* memory = weights.allocate(bytes + 64, current_load)) return memory;
-    return replay.allocate(bytes);
+    if (current_load == 0 || bytes < WeightMemory::kSmallest || bytes > SIZE_MAX / 2) return tensors.allocate(bytes);
+    if (void* memory = weights.allocate(bytes + kReadPastEnd, current_load)) return memory;
+    return tensors.allocate(bytes);
   }
 
   bool release_weight(void* memory) noexcept {
@@ -118,26 +116,13 @@ Result<std::unique_ptr<OnnxRuntimeMemory>> OnnxRuntimeMemory::attach(const OrtAp
                                                                      OnnxRuntimeOptions options) {
   const auto& table = *reinterpret_cast<const ort::Api*>(api);
   auto* environment = reinterpret_cast<ort::Env*>(env);
-  AllocatorPtr arena_memory = options.arena_memory, pool = options.pool;
-  if (!arena_memory || !pool) {
-    BERTH_TRY_ASSIGN(const DevicePtr cpu, device("CPU"));
-    if (!arena_memory) {
-      arena_memory = cpu;
-      if (!options.replay.pages.give_back) options.replay.pages = host_pages();
-    }
-    if (!pool) pool = trimming_heap(cpu);
-  }
-  // Planning happens between two runs, where the default limit of about a second would be noticeable.
-  if (!options.replay.planning.time_limit && !options.replay.planning.work_limit)
-    options.replay.planning.time_limit = kPlanningSeconds;
-  // MLAS, the engine's kernels, reads up to 63 bytes past the end of a tensor on some processors.
-  options.replay.arena_slack = std::max<std::uint64_t>(options.replay.arena_slack, 64);
-
+  options.read_past_end = std::max<std::uint64_t>(options.read_past_end, kReadPastEnd);
+  BERTH_TRY_ASSIGN(EngineMemory tensors, EngineMemory::create(options));
   ort::MemoryInfo* info = nullptr;
   BERTH_TRY(ort::check(table, table.create_cpu_memory_info(0, 0, &info), "describe CPU memory"));
   std::unique_ptr<OnnxRuntimeMemory> memory(new OnnxRuntimeMemory);
   memory->impl_ =
-      std::make_unique<Impl>(table, environment, info, std::move(arena_memory), std::move(pool), std::move(options));
+      std::make_unique<Impl>(table, environment, info, std::move(tensors), std::move(options.before_weights));
   const MutexLock guard(attached().mutex);
   if (attached().environments.count(environment) != 0)
     return Error(Code::kAlreadyExists, Layer::kEngine,
@@ -181,7 +166,7 @@ void OnnxRuntimeMemory::forget_loading() const noexcept {
 }
 
 Replay& OnnxRuntimeMemory::replay() noexcept {
-  return impl_->replay;
+  return impl_->tensors.replay();
 }
 
 std::uint64_t OnnxRuntimeMemory::weight_bytes() const noexcept {

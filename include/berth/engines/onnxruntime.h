@@ -24,7 +24,7 @@
 #include <string_view>
 
 #include "berth/base/result.h"
-#include "berth/memory/allocator.h"
+#include "berth/engines/engine_memory.h"
 #include "berth/run/replay.h"
 
 struct OrtApi;
@@ -40,13 +40,7 @@ namespace berth::engines {
 // program that links the engine does not need this.
 Result<const OrtApi*> find_onnxruntime();
 
-struct OnnxRuntimeOptions {
-  // Unless `replay.planning` sets a limit, planning takes at most about 30 ms.
-  ReplayOptions replay = {};
-  // The allocators for the arena and for everything else. Null: the CPU device, with arenas faulted in at once. The
-  // engine computes in this memory, so it must have a host pointer.
-  AllocatorPtr arena_memory = nullptr;
-  AllocatorPtr pool = nullptr;
+struct OnnxRuntimeOptions : EngineMemoryOptions {
   // Called before memory for weights is allocated during session creation: an opportunity to release file pages that
   // were already read.
   std::function<void()> before_weights = nullptr;
@@ -73,30 +67,7 @@ class OnnxRuntimeMemory {
   // Makes sessions that are created with these options allocate here, one request per tensor.
   Result<void> prepare(OrtSessionOptions* session_options) const;
 
-  // One run: from its creation to its destruction or end(). If it could not begin normally (no memory for the arena),
-  // `status` holds the error and the run is served by the pool.
-  class [[nodiscard]] Run {
-   public:
-    Run(Replay& replay, std::string_view key, Replay::Dimensions dimensions = {})
-        : replay_(&replay), status(replay.begin_run(key, dimensions)) {}
-    ~Run() {
-      if (replay_ != nullptr) replay_->end_run();
-    }
-    Run(const Run&) = delete;
-    Run& operator=(const Run&) = delete;
-    // Ends the run now and returns its result.
-    ReplayRun end() noexcept {
-      Replay* replay = replay_;
-      replay_ = nullptr;
-      return replay != nullptr ? replay->end_run() : ReplayRun{};
-    }
-
-   private:
-    Replay* replay_;
-
-   public:
-    Result<void> status;
-  };
+  using Run = EngineRun;
   // It belongs to the calling thread, on which the engine's Run() must be called and on which it must end.
   Run run(std::string_view key, Replay::Dimensions dimensions = {}) { return Run(replay(), key, dimensions); }
 
