@@ -27,6 +27,7 @@ void bind_step_buffers(nb::module_& module);
 void bind_kv(nb::module_& module);
 void bind_recording(nb::module_& module);
 void bind_onnxruntime(nb::module_& module);
+void bind_ncnn(nb::module_& module);
 
 // A Python exception of the right kind, with `code` as an attribute.
 [[noreturn]] void raise(const Error& error);

@@ -16,4 +16,5 @@ NB_MODULE(_berth, module) {
   bind_kv(module);
   bind_recording(module);
   bind_onnxruntime(module);
+  bind_ncnn(module);
 }

@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +17,9 @@
 #include "base/try.h"
 #include "berth/engines/onnxruntime.h"
 #include "bindings.h"
+#include "engine_runs.h"
 #include "engines/onnxruntime_abi.h"
 #include "engines/onnxruntime_library.h"
-#include "plan_binding.h"
 
 namespace ort = berth::internal::ort;
 
@@ -94,113 +93,25 @@ Result<void> attach() {
   return {};
 }
 
-// The runs of one session: names them for the replay, and keeps what the last one did.
 class SessionRuns {
  public:
-  SessionRuns() : engine_(attached()) {
-    static std::atomic<std::uint64_t> numbers{0};
-    number_ = std::to_string(numbers.fetch_add(1) + 1);
-  }
+  SessionRuns() : engine_(attached()), runs_(engine_.memory->replay()) {}
 
-  ~SessionRuns() {
-    for (const std::string& key : keys_) engine_.memory->replay().forget(key);
-  }
-  SessionRuns(const SessionRuns&) = delete;
-  SessionRuns& operator=(const SessionRuns&) = delete;
-
-  // Begins a run on the calling thread, on which it also ends. Runs of a kind make requests that depend on the
-  // dimensions.
-  void begin(const std::string& kind, const std::vector<std::int64_t>& dimensions) {
-    const std::string key = number_ + '|' + kind;
-    {
-      const std::lock_guard guard(mutex_);
-      keys_.insert(key);
-    }
-    note(engine_.memory->replay().begin_run(key, dimensions));
-  }
-
-  // What is new is planned here, when its outputs are released.
+  void begin(const std::string& kind, const std::vector<std::int64_t>& dimensions) { runs_.begin(kind, dimensions); }
+  // The outputs of a run are released when it ends, or kept for good.
   void end(const std::string& kind, std::vector<std::int64_t> dimensions) {
-    Replay& replay = engine_.memory->replay();
-    const ReplayRun run = replay.end_run();
-    if (run.recorded) note(replay.plan_recorded());
-    const std::lock_guard guard(mutex_);
-    last_ = run;
-    ++runs_;
-    last_key_ = number_ + '|' + kind;
-    last_dimensions_ = std::move(dimensions);
+    runs_.end(kind, std::move(dimensions), true);
   }
-
-  struct Report {
-    ReplayRun last;
-    ReplayCounters all;
-    std::uint64_t runs = 0;
-    std::uint64_t live_peak = 0;
-    std::uint64_t weight_bytes = 0;
-    std::optional<PlannedProblem> planned;
-    std::string problem;
-  };
-  Report report() const {
-    Replay& replay = engine_.memory->replay();
-    Report report;
-    std::string key;
-    std::vector<std::int64_t> dimensions;
-    {
-      const std::lock_guard guard(mutex_);
-      report.last = last_;
-      report.runs = runs_;
-      report.problem = problem_;
-      key = last_key_;
-      dimensions = last_dimensions_;
-    }
-    report.all = replay.counters();
-    report.weight_bytes = engine_.memory->weight_bytes();
-    if (const auto trace = replay.trace(key, dimensions)) {
-      report.live_peak = trace->live_peak();
-      if (const auto plan = replay.plan(key, dimensions)) report.planned = PlannedProblem{plan_problem(*trace), *plan};
-    }
-    return report;
+  nb::dict report() const {
+    nb::dict fields = runs_.report();
+    fields["weight_bytes"] = engine_.memory->weight_bytes();
+    return fields;
   }
 
  private:
-  // The plan or the arena could not be made: the run is served by the pool, and the report says why.
-  void note(const Result<void>& result) {
-    if (result) return;
-    const std::lock_guard guard(mutex_);
-    problem_ = result.error().message();
-  }
-
   EngineMemory& engine_;
-  std::string number_;
-  mutable std::mutex mutex_;  // guards what follows; never held while the replay is called
-  std::set<std::string> keys_;
-  ReplayRun last_;
-  std::string last_key_, problem_;
-  std::vector<std::int64_t> last_dimensions_;
-  std::uint64_t runs_ = 0;
+  EngineRuns runs_;
 };
-
-nb::dict report(const SessionRuns& self) {
-  SessionRuns::Report report = released([&] { return self.report(); });
-  nb::dict fields;
-  fields["runs"] = report.runs;
-  fields["recorded"] = report.last.recorded;
-  fields["predicted"] = report.last.predicted;
-  fields["requests"] = report.last.requests;
-  fields["planned"] = report.last.planned;
-  fields["reordered"] = report.last.reordered;
-  fields["deviated"] = report.last.deviated;
-  fields["live_peak"] = report.live_peak;
-  fields["arenas"] = report.all.arenas;
-  fields["arena_bytes"] = report.all.arena_bytes;
-  fields["given_back"] = report.all.given_back;
-  fields["pool_bytes"] = report.all.pool_bytes;
-  fields["weight_bytes"] = report.weight_bytes;
-  fields["plans"] = report.all.plans;
-  fields["problem"] = report.problem.empty() ? nb::object(nb::none()) : nb::cast(report.problem);
-  fields["plan"] = report.planned ? nb::cast(std::move(*report.planned)) : nb::object(nb::none());
-  return fields;
-}
 
 // Sessions that the calling thread creates between its construction and end().
 class SessionLoad {
@@ -232,7 +143,7 @@ void bind_onnxruntime(nb::module_& module) {
       .def("begin", &SessionRuns::begin, nb::arg("kind"), nb::arg("dimensions"),
            nb::call_guard<nb::gil_scoped_release>())
       .def("end", &SessionRuns::end, nb::arg("kind"), nb::arg("dimensions"), nb::call_guard<nb::gil_scoped_release>())
-      .def("report", &report);
+      .def("report", &SessionRuns::report);
   nb::class_<SessionLoad>(module, "_OnnxRuntimeLoad", "Shares what sessions load with other processes.")
       .def(nb::init<const std::string&>(), nb::arg("folder"))
       .def("end", &SessionLoad::end);

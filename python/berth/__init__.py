@@ -68,10 +68,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported on first use: it needs the package onnxruntime.
-    if name == "onnxruntime":
+    # Imported on first use: each needs the package of its engine.
+    if name in ("ncnn", "onnxruntime"):
         import importlib
-        return importlib.import_module(".onnxruntime", __name__)
+        return importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -315,7 +315,7 @@ def test_says_which_providers_manage_their_own_memory():
 
 
 def test_the_report_shows_itself(session):
-    assert repr(session.memory) == "<berth.onnxruntime.MemoryReport: no run yet>"
+    assert repr(session.memory) == "<MemoryReport: no run yet>"
     assert session.memory.planned_bytes == 0 and "iframe" not in session.memory._repr_html_()
     with pytest.raises(ValueError, match="no plan yet"):
         session.memory.to_html()

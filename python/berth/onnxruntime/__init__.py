@@ -21,7 +21,7 @@ except ImportError as error:
 
 from ._attach import attach, detach
 from ._options import SessionOptions
-from ._report import MemoryReport
+from .._report import MemoryReport
 from ._session import InferenceSession
 
 __all__ = ["InferenceSession", "MemoryReport", "SessionOptions", "attach", "detach"]

@@ -8,7 +8,7 @@ import onnxruntime as _engine
 
 from .. import _berth
 from . import _attach, _options, _weights
-from ._report import MemoryReport
+from .._report import MemoryReport
 
 _CPU = "CPUExecutionProvider"
 _SHRINK = "memory.enable_memory_arena_shrinkage"
