@@ -44,6 +44,7 @@ int run(int argc, char** argv) {
   berth::cli::add_plan_command(app, exit_code);
   berth::cli::add_inspect_command(app, exit_code);
   berth::cli::add_convert_command(app, exit_code);
+  berth::cli::add_fit_command(app, exit_code);
   berth::cli::add_tflite_command(app, exit_code);
   berth::cli::add_run_command(app, exit_code);
   berth::cli::add_explain_command(app, exit_code);

@@ -27,6 +27,16 @@ Result<CudaInfo> cuda_info(Device& device) {
   return cuda->info();
 }
 
+Result<std::size_t> cuda_free_bytes(Device& device) {
+  BERTH_TRY_ASSIGN(cuda::CudaDevice* const cuda, as_cuda(device));
+  const cuda::ContextScope scope(*cuda);
+  BERTH_TRY(scope.check());
+  std::size_t free = 0, total = 0;
+  if (const cuda::Status status = cuda->driver().cuMemGetInfo(&free, &total); status != cuda::kSuccess)
+    return cuda->driver().error(status, "cuMemGetInfo");
+  return free;
+}
+
 std::optional<Error> take_cuda_error(Device& device) {
   const auto cuda = as_cuda(device);
   return cuda ? (*cuda)->take_error() : std::nullopt;

@@ -30,6 +30,10 @@ namespace berth {
 // kInvalidArgument if the device is not a CUDA device.
 Result<CudaInfo> cuda_info(Device& device);
 
+// The bytes that the driver can still give to this process. kInvalidArgument if the device is not a CUDA device; the
+// driver's error.
+Result<std::size_t> cuda_free_bytes(Device& device);
+
 // Returns the first error of a destructor or a free since the last call, if any. Empty for other devices.
 std::optional<Error> take_cuda_error(Device& device);
 
