@@ -13,7 +13,8 @@ import random
 import gguf
 import numpy
 
-FAMILIES = ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "mixtral", "qwen2moe", "mamba"]
+FAMILIES = ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "mixtral", "qwen2moe", "qwen3moe", "olmo2",
+            "starcoder2", "mamba", "mamba2"]
 
 
 class Maker:
@@ -59,7 +60,7 @@ def make(path, family, chance):
     head = chance.choice([32, 64, 128])
     heads_kv = chance.choice([1, 2, 4])
     heads = heads_kv * chance.choice([1, 2, 4])
-    embedding = heads * head if family not in ("gemma2", "gemma3", "qwen3") else 32 * chance.randrange(4, 24)
+    embedding = heads * head if family not in ("gemma2", "gemma3", "qwen3", "qwen3moe") else 32 * chance.randrange(4, 24)
     feed_forward = 32 * chance.randrange(4, 64)
     vocabulary = 8 * chance.randrange(32, 4000)
     model.writer.add_tokenizer_model("no_vocab")
@@ -68,14 +69,14 @@ def make(path, family, chance):
     model.key("embedding_length", embedding)
     model.key("block_count", layers)
     model.key("feed_forward_length", feed_forward)
-    model.key("attention.layer_norm_rms_epsilon", 1e-5)
+    model.key("attention.layer_norm_epsilon" if family == "starcoder2" else "attention.layer_norm_rms_epsilon", 1e-5)
     model.matrix("token_embd.weight", vocabulary, embedding)
     model.vector("output_norm.weight", embedding)
-    if family == "mamba":
-        return state_space(model, layers, embedding, vocabulary, chance)
+    if family.startswith("mamba"):
+        return state_space(model, family == "mamba2", layers, embedding, vocabulary, chance)
     if chance.random() < 0.5 and not family.startswith("gemma"):
         model.matrix("output.weight", vocabulary, embedding)
-    elif family in ("phi3", "qwen2moe"):
+    elif family in ("phi3", "qwen2moe", "olmo2"):
         model.matrix("output.weight", vocabulary, embedding)
     model.key("attention.head_count", heads)
     model.key("attention.head_count_kv", heads_kv)
@@ -89,20 +90,23 @@ def make(path, family, chance):
         model.key("attn_logit_softcapping", 50.0)
         model.key("final_logit_softcapping", 30.0)
     experts = 0
-    if family in ("mixtral", "qwen2moe"):
+    if family in ("mixtral", "qwen2moe", "qwen3moe"):
         experts = chance.choice([4, 8])
         model.key("expert_count", experts)
         model.key("expert_used_count", chance.choice([2, 4]))
     expert_width = 32 * chance.randrange(2, 24)
     shared_width = 32 * chance.randrange(2, 24)
-    if family == "qwen2moe":
+    if family in ("qwen2moe", "qwen3moe"):
         model.key("expert_feed_forward_length", expert_width)
+    if family == "qwen2moe":
         model.key("expert_shared_feed_forward_length", shared_width)
     if family == "mixtral":
         expert_width = feed_forward
     for i in range(layers):
         block = f"blk.{i}."
-        model.vector(block + "attn_norm.weight", embedding)
+        if family != "olmo2":
+            model.vector(block + "attn_norm.weight", embedding)
+            model.vector(block + "ffn_norm.weight", embedding)
         if family == "phi3":
             model.matrix(block + "attn_qkv.weight", (heads + 2 * heads_kv) * head, embedding)
         else:
@@ -113,14 +117,16 @@ def make(path, family, chance):
             model.vector(block + "attn_q.bias", heads * head)
             model.vector(block + "attn_k.bias", heads_kv * head)
             model.vector(block + "attn_v.bias", heads_kv * head)
-        if family in ("qwen3", "gemma3"):
+        if family in ("qwen3", "gemma3", "qwen3moe"):
             model.vector(block + "attn_q_norm.weight", head)
             model.vector(block + "attn_k_norm.weight", head)
         model.matrix(block + "attn_output.weight", embedding, heads * head)
-        if family.startswith("gemma"):
+        if family == "olmo2":
+            model.vector(block + "attn_q_norm.weight", heads * head)
+            model.vector(block + "attn_k_norm.weight", heads_kv * head)
+        if family.startswith("gemma") or family == "olmo2":
             model.vector(block + "post_attention_norm.weight", embedding)
             model.vector(block + "post_ffw_norm.weight", embedding)
-        model.vector(block + "ffn_norm.weight", embedding)
         if experts:
             model.vector(block + "ffn_gate_inp.weight", experts, embedding)
             model.matrix(block + "ffn_gate_exps.weight", experts, expert_width, embedding)
@@ -131,6 +137,13 @@ def make(path, family, chance):
                 model.matrix(block + "ffn_gate_shexp.weight", shared_width, embedding)
                 model.matrix(block + "ffn_up_shexp.weight", shared_width, embedding)
                 model.matrix(block + "ffn_down_shexp.weight", embedding, shared_width)
+        elif family == "starcoder2":
+            for name, width in (("attn_norm", embedding), ("ffn_norm", embedding), ("attn_q", heads * head),
+                                ("attn_k", heads_kv * head), ("attn_v", heads_kv * head), ("attn_output", embedding),
+                                ("ffn_up", feed_forward), ("ffn_down", embedding)):
+                model.vector(f"{block}{name}.bias", width)
+            model.matrix(block + "ffn_up.weight", feed_forward, embedding)
+            model.matrix(block + "ffn_down.weight", embedding, feed_forward)
         elif family == "phi3":
             model.matrix(block + "ffn_up.weight", 2 * feed_forward, embedding)
             model.matrix(block + "ffn_down.weight", embedding, feed_forward)
@@ -138,12 +151,17 @@ def make(path, family, chance):
             model.matrix(block + "ffn_gate.weight", feed_forward, embedding)
             model.matrix(block + "ffn_up.weight", feed_forward, embedding)
             model.matrix(block + "ffn_down.weight", embedding, feed_forward)
+    if family == "starcoder2":
+        model.vector("output_norm.bias", embedding)
     return model.close()
 
 
-def state_space(model, layers, embedding, vocabulary, chance):
-    inner, state, kernel = 2 * embedding, chance.choice([8, 16]), 4
-    rank = (embedding + 15) // 16
+def state_space(model, second, layers, embedding, vocabulary, chance):
+    """Mamba, or its second form: one projection, heads, and groups that share what controls the state."""
+    inner, state, kernel, groups = 2 * embedding, chance.choice([16, 32]), 4, chance.choice([1, 2])
+    rank = inner // 32 if second else (embedding + 15) // 16
+    if second:
+        model.key("ssm.group_count", groups)
     model.key("ssm.conv_kernel", kernel)
     model.key("ssm.inner_size", inner)
     model.key("ssm.state_size", state)
@@ -152,6 +170,17 @@ def state_space(model, layers, embedding, vocabulary, chance):
     for i in range(layers):
         block = f"blk.{i}."
         model.vector(block + "attn_norm.weight", embedding)
+        model.matrix(block + "ssm_out.weight", embedding, inner)
+        if second:
+            width = inner + 2 * groups * state
+            model.matrix(block + "ssm_in.weight", inner + width + rank, embedding)
+            model.vector(block + "ssm_conv1d.weight", width, kernel)
+            model.vector(block + "ssm_conv1d.bias", width)
+            model.vector(block + "ssm_dt.bias", rank)
+            model.vector(block + "ssm_a", rank, 1)
+            model.vector(block + "ssm_d", rank, 1)
+            model.vector(block + "ssm_norm.weight", groups, inner // groups)
+            continue
         model.matrix(block + "ssm_in.weight", 2 * inner, embedding)
         model.vector(block + "ssm_conv1d.weight", inner, kernel)
         model.vector(block + "ssm_conv1d.bias", inner)
@@ -160,7 +189,6 @@ def state_space(model, layers, embedding, vocabulary, chance):
         model.vector(block + "ssm_dt.bias", inner)
         model.vector(block + "ssm_a", inner, state)
         model.vector(block + "ssm_d", inner)
-        model.matrix(block + "ssm_out.weight", embedding, inner)
     return model.close()
 
 

@@ -77,8 +77,8 @@ class Builder {
     Id residual = x;
     const bool mixes = layer.heads_kv > 0 || layer.recurrent_state > 0 || layer.convolution_state > 0;
     if (mixes) {
-      const Id normal = norm(x);
-      Id mixed = layer.heads_kv > 0 ? attention(layer, normal) : state_space(layer, normal);
+      const Id normal = layer.pre_norm ? norm(x) : x;
+      Id mixed = layer.heads_kv > 0 ? attention(layer, normal) : keep_state(layer, normal);
       if (last) {
         mixed = rows(mixed, outputs_at_);
         residual = rows(residual, outputs_at_);
@@ -90,7 +90,7 @@ class Builder {
       x = residual = rows(x, outputs_at_);
     }
     if (layer.feed_forward == 0 && layer.experts == 0) return x;
-    const Id normal = norm(x);
+    const Id normal = layer.pre_norm ? norm(x) : x;
     Id result =
         layer.experts > 0 ? mixture(layer, normal) : dense(normal, layer.feed_forward, layer.gated, layer.gate_inside);
     if (layer.post_norm) result = norm(result);
@@ -162,16 +162,24 @@ class Builder {
       key = heads(all, layer.key_length, layer.heads_kv);
       value = heads(all, value_length, layer.heads_kv);
     } else {
-      query = heads(matmul(x, multiply(layer.heads, layer.key_length)), layer.key_length, layer.heads);
-      key = heads(matmul(x, multiply(layer.heads_kv, layer.key_length)), layer.key_length, layer.heads_kv);
+      query = matmul(x, multiply(layer.heads, layer.key_length));
+      key = matmul(x, multiply(layer.heads_kv, layer.key_length));
+      if (layer.wide_norm) {
+        query = norm(query);
+        key = norm(key);
+      }
+      query = heads(query, layer.key_length, layer.heads);
+      key = heads(key, layer.key_length, layer.heads_kv);
       value = heads(matmul(x, multiply(layer.heads_kv, value_length)), value_length, layer.heads_kv);
     }
-    if (layer.query_norm) {
+    if (layer.query_norm && !layer.wide_norm) {
       query = norm(query);
       key = norm(key);
     }
-    query = elementwise(query, positions_);
-    key = elementwise(key, positions_);
+    if (model_.rotary) {
+      query = elementwise(query, positions_);
+      key = elementwise(key, positions_);
+    }
     if (batch_.key_rotation > 0) {
       query = rotate(query, cache.key_rotation);
       key = rotate(key, cache.key_rotation);
@@ -211,34 +219,78 @@ class Builder {
     return graph_.view(graph_.make(flat, {matrix, graph_.view(x, flat)}), shape);
   }
 
+  Id keep_state(const kv::ModelLayer& layer, Id x) {
+    if (model_.inner == 0 || model_.kernel == 0) return matmul(x, model_.embedding);  // not known in detail
+    return layer.grouped_state ? grouped_state_space(layer, x) : state_space(layer, x);
+  }
+
+  // The last columns of the sequences so far, and those of the batch behind them.
+  Id convolve(const kv::ModelLayer& layer, Id before, Id columns_in, std::uint64_t width) {
+    const Id window = graph_.make({add(model_.kernel, each_) - 1, width, streams_, 1}, {before, columns_in});
+    graph_.expand(graph_.write({graph_.view(window, {layer.convolution_state, streams_, 1, 1})}));
+    return elementwise(elementwise(graph_.make({width, each_, streams_, 1}, {window})));
+  }
+
+  Id scan(Id signal, Id step, Id input_gate, Id output_gate, Id from) {
+    const std::uint64_t states = multiply(model_.state, model_.inner, streams_);
+    const Id scanned = graph_.make({add(multiply(model_.inner, batch_.tokens), states), 1, 1, 1},
+                                   {signal, step, input_gate, output_gate, from});
+    graph_.expand(scanned);
+    graph_.expand(graph_.write({graph_.view(scanned, {states, 1, 1, 1})}));
+    return scanned;
+  }
+
   // A state-space layer: a short convolution, then a scan.
   Id state_space(const kv::ModelLayer& layer, Id x) {
     const std::uint64_t inner = model_.inner, state = model_.state;
-    const Shape wide{inner, each_, streams_, 1};
+    const Shape wide{inner, each_, streams_, 1}, narrow{model_.step_rank, each_, streams_, 1};
+    const Shape gate_shape{state, 1, each_, streams_};
     const Id from = graph_.view(states_at_, {streams_, 1, 1, 1});
     const Id before = graph_.make({layer.convolution_state, streams_, 1, 1}, {from});
     graph_.expand(before);
     const Id sequences = graph_.view(x, {graph_.shape(x)[0], each_, streams_, 1});
     const Id both = matmul(sequences, multiply(inner, 2));
     const Id columns_in = graph_.view(graph_.view(both, wide), {each_, inner, streams_, 1});
-    const Id window = graph_.make({add(model_.kernel, each_) - 1, inner, streams_, 1}, {before, columns_in});
-    graph_.expand(graph_.write({graph_.view(window, {model_.kernel - 1, inner, streams_, 1})}));
-    Id signal = elementwise(elementwise(graph_.make(wide, {window})));
+    const Id signal = convolve(layer, before, columns_in, inner);
     const Id mixed = matmul(signal, add(model_.step_rank, multiply(state, 2)));
-    const Id step_in = graph_.make({model_.step_rank, each_, streams_, 1},
-                                   {graph_.view(mixed, {model_.step_rank, each_, streams_, 1})});
-    const Id step = elementwise(matmul(step_in, inner));
-    const Id input_gate = graph_.view(mixed, {state, 1, each_, streams_});
-    const Id output_gate = graph_.view(mixed, {state, 1, each_, streams_});
-    const Id scanned =
-        graph_.make({add(multiply(inner, batch_.tokens), multiply(state, inner, streams_)), 1, 1, 1},
-                    {graph_.view(signal, {1, inner, each_, streams_}), step, input_gate, output_gate, from});
-    graph_.expand(scanned);
-    graph_.expand(graph_.write({graph_.view(scanned, {multiply(state, inner, streams_), 1, 1, 1})}));
+    Id step = graph_.view(mixed, narrow), input_gate = graph_.view(mixed, gate_shape),
+       output_gate = graph_.view(mixed, gate_shape);
+    if (layer.state_norm) {
+      step = norm(step);
+      input_gate = norm(input_gate);
+      output_gate = norm(output_gate);
+    } else {
+      step = graph_.make(narrow, {step});
+    }
+    step = elementwise(matmul(step, inner));
+    const Id scanned = scan(graph_.view(signal, {1, inner, each_, streams_}), step, input_gate, output_gate, from);
     const Id sum = graph_.in_place(wide, {graph_.view(scanned, wide), elementwise(signal)});
     const Id gate = graph_.make(wide, {graph_.view(both, wide)});
     const Id result = matmul(graph_.make(wide, {gate, sum}), model_.embedding);
     return graph_.view(result, {model_.embedding, batch_.tokens, 1, 1});
+  }
+
+  // The second form: one projection gives the gate, the signal, what controls the state, and a step for each head.
+  Id grouped_state_space(const kv::ModelLayer& layer, Id x) {
+    const std::uint64_t inner = model_.inner, count = std::max<std::uint64_t>(model_.step_rank, 1);
+    const std::uint64_t groups = std::max<std::uint64_t>(model_.state_groups, 1);
+    const std::uint64_t signal_width = add(inner, multiply(2, groups, model_.state));
+    const Shape by_head{inner / count, count, each_, streams_};
+    const Shape step_shape{count, each_, streams_, 1}, control{model_.state, groups, each_, streams_};
+    const Id from = graph_.view(states_at_, {streams_, 1, 1, 1});
+    const Id before = graph_.make({layer.convolution_state, streams_, 1, 1}, {from});
+    graph_.expand(before);
+    const Id all = matmul(x, add(add(inner, signal_width), count));
+    const Id columns_in = graph_.view(all, {each_, signal_width, streams_, 1});
+    const Id signal = convolve(layer, before, columns_in, signal_width);
+    const Id step = elementwise(graph_.make(step_shape, {graph_.view(all, step_shape)}));
+    const Id heads_in = graph_.view(signal, by_head);
+    const Id scanned = scan(heads_in, step, graph_.view(signal, control), graph_.view(signal, control), from);
+    const Id direct = graph_.in_place(by_head, {heads_in});
+    const Id sum = graph_.in_place(by_head, {graph_.view(scanned, by_head), direct});
+    Id result = graph_.make(by_head, {graph_.make(by_head, {graph_.view(all, by_head)}), sum});
+    result = norm(graph_.view(result, {inner / groups, groups, each_, streams_}));
+    return matmul(graph_.view(result, {inner, batch_.tokens, 1, 1}), model_.embedding);
   }
 
   const kv::Model& model_;

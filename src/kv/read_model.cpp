@@ -81,6 +81,8 @@ class GgufModel {
     BERTH_TRY(read_feed_forward());
     // The facts about graphs that no key tells.
     model_.residual_first = name == "phi3";
+    model_.rotary =
+        name != "jamba" && name != "bloom" && name != "mpt" && file_.find("position_embd.weight") == nullptr;
     model_.soft_cap = name == "gemma2" || file_.find_metadata(key("attn_logit_softcapping")) != nullptr;
     model_.normal_rms = file_.find_metadata(key("attention.layer_norm_epsilon")) == nullptr;
     if (known_tensors_ == 0 && *layers > 0)
@@ -208,8 +210,11 @@ class GgufModel {
       }
       BERTH_TRY(check_heads(layer, i));
       layer.fused_qkv = has(i, "attn_qkv.weight");
-      layer.query_norm = has(i, "attn_q_norm.weight") && has(i, "attn_k_norm.weight");
+      const TensorInfo* query_norm = tensor(i, "attn_q_norm.weight");
+      layer.query_norm = query_norm != nullptr && has(i, "attn_k_norm.weight");
+      layer.wide_norm = layer.query_norm && query_norm->shape.back() != layer.key_length;
       layer.post_norm = has(i, "post_attention_norm.weight") && has(i, "post_ffw_norm.weight");
+      layer.pre_norm = tensors_[i].empty() || has(i, "attn_norm.weight");
       BERTH_TRY(check_keys(layer, i));
     }
     return leave_out_layers();
@@ -334,6 +339,8 @@ class GgufModel {
       const bool by_tensor = has_part(i, "ssm_") || has_part(i, "shortconv.") || has_part(i, "time_mix_");
       const bool by_key = !mixed || heads_kv[i] == 0;
       if (tensors_[i].empty() ? !by_key : !by_tensor) continue;
+      model_.layers[i].grouped_state = !tensors_[i].empty() && !has(i, "ssm_x.weight");
+      model_.layers[i].state_norm = has(i, "ssm_dt_norm.weight") && has(i, "ssm_b_norm.weight");
       model_.layers[i].convolution_state = convolution;
       model_.layers[i].recurrent_state = recurrent;
     }

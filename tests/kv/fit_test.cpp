@@ -82,7 +82,7 @@ TEST(Fit, CountsKeysAndValuesOfEveryLayer) {
   EXPECT_EQ(one.groups.size(), 1u);
   EXPECT_EQ(one.groups[0].layers, 4u);
   EXPECT_EQ(fit(model, {.context = 4096, .sequences = 3}).value().cache, 3 * one.cache);
-  EXPECT_EQ(fit(model, {.context = 4000}).value().cache, one.cache);  // cells are rounded up to 256
+  EXPECT_EQ(fit(model, {.context = 3900}).value().cache, one.cache);  // cells are rounded up to 256
   EXPECT_EQ(fit(model, {}).value().context, 8192u);
 }
 
@@ -215,6 +215,12 @@ TEST(Fit, RefusesMetadataThatLies) {
   EXPECT_TRUE(fails_with(with("block_count", 3), Code::kInvalidData));
   EXPECT_TRUE(fails_with(with("block_count", 0xffff'ffff), Code::kInvalidData));
   EXPECT_TRUE(fails_with(with("embedding_length", 513), Code::kInvalidData));
+
+  // Tensors that agree with the lie.
+  auto file = llama(1);
+  file.numbers["attention.head_count_kv"] = 3;
+  file.tensors["blk.0.attn_k.weight"] = {192, 512};
+  EXPECT_TRUE(fails_with(file.read(), Code::kInvalidData));
 }
 
 TEST(Fit, RefusesSizesThatOverflow) {

@@ -49,8 +49,12 @@ struct ModelLayer {
   std::uint64_t recurrent_state = 0;
   // Particulars that change what is computed.
   bool fused_qkv = false;
-  bool query_norm = false;
-  bool post_norm = false;
+  bool query_norm = false;     // queries and keys are normalised: each head, or
+  bool wide_norm = false;      // all heads together
+  bool pre_norm = true;        // before attention and feed forward
+  bool post_norm = false;      // after them
+  bool grouped_state = false;  // the second form of state-space layers: one projection, heads
+  bool state_norm = false;     // what controls the state is normalised
 };
 
 struct Model {
@@ -67,6 +71,7 @@ struct Model {
   bool soft_cap = false;        // attention scores pass through three more operations
   bool normal_rms = true;       // RMS norms; otherwise layer norms
   bool residual_first = false;  // the last sum of a layer takes over the residual
+  bool rotary = true;           // queries and keys are rotated by their position
   std::vector<ModelLayer> layers{};
   // Keys that the file lacks, without which something below is not known. Empty: everything is known.
   std::vector<std::string> missing{};
