@@ -54,10 +54,10 @@ TEST(ComputeGraph, TakesTheSmallestHoleThatFits) {
   const auto large = graph.make(row(256), {start});
   const auto wall = graph.make(row(8), {large, start});
   const auto small = graph.make(row(64), {wall, start});
-  const auto guard = graph.make(row(8), {small, large, wall});
+  const auto guard = graph.make(row(8), {small, large});
   // `large` and `small` are holes now. The next fits into both, and the one after it only into the larger.
   const auto next = graph.make(row(64), {guard, start});
-  const auto last = graph.make(row(256), {next, guard, start});
+  const auto last = graph.make(row(256), {next, guard, wall, start});
   graph.keep(last);
   graph.expand(last);
   EXPECT_EQ(graph.reserved_bytes(), 32u + 1024 + 32 + 256 + 32);
