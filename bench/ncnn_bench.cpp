@@ -1,7 +1,7 @@
 // `./run bench ncnn`: published and generated networks on ncnn, with the pools that ncnn makes for a net by itself and
 // with Berth as its memory, and whether the goals are met. Both take turns in one process, on one net.
-// Arguments: --rounds N (at most; default 30), --only TEXT (models whose name contains it), --seed N (of the
-// generated).
+// Arguments: --rounds N (of a model that takes neither very long nor very short; default 30), --only TEXT (models whose
+// name contains it), --seed N (of the generated).
 #include <datareader.h>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -132,7 +132,7 @@ class Bench {
     row.same = true;
     std::mt19937 random(1);
     const auto begin = std::chrono::steady_clock::now();
-    for (int round = -kWarmUp; round < rounds; ++round) {
+    for (int round = -kWarmUp;; ++round) {
       const ncnn::Mat in = random_input(width_, height_, channels_, random);
       ncnn::Mat expected, found;
       Cost stock{}, berth{};
@@ -150,7 +150,8 @@ class Bench {
       stock_faults.push_back(stock.faults);
       berth_faults.push_back(berth.faults);
       const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - begin;
-      if (round >= 4 && so_far.count() > kMostSeconds) break;
+      if (round >= kLeastRounds && so_far.count() > kMostSeconds) break;
+      if (round + 1 >= rounds && so_far.count() > kLeastSeconds) break;  // short runs vary more
     }
     const std::vector<std::int64_t> dimensions{width_, height_, 1, channels_, 4};
     const auto trace = memory_->replay().trace(name_, dimensions);
@@ -174,7 +175,8 @@ class Bench {
 
  private:
   static constexpr int kWarmUp = 4;
-  static constexpr double kMostSeconds = 12;
+  static constexpr int kLeastRounds = 4;
+  static constexpr double kLeastSeconds = 3, kMostSeconds = 12;
 
   ncnn::Mat extract(ncnn::Extractor& extractor, const ncnn::Mat& in) const {
     ncnn::Mat out;
@@ -300,6 +302,9 @@ int main(int argc, char** argv) {
        fmt::format("worst {:.3f}, mean {:.3f}", latency,
                    geometric_mean(rows, [](const Row& row) { return row.latency; })),
        latency <= 1.005);
+  fmt::print("{:<56} {:<22} worst {:.3f}, mean {:.3f}\n", "processor time, Berth over pools, median of rounds",
+             "(no goal)", worst(rows, [](const Row& row) { return row.cpu; }),
+             geometric_mean(rows, [](const Row& row) { return row.cpu; }));
   goal("outputs of every run", "identical bits", same ? "identical" : "different", same);
   for (const std::string& name : missing)
     fmt::print("not measured: {}; its package is in bench/requirements-ncnn.txt\n", name);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "berth/base/result.h"
 #include "berth/memory/allocator.h"

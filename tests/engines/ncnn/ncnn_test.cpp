@@ -31,9 +31,9 @@ EngineMemoryOptions patient() {
 }
 
 // Some layers keep weights in memory of the option with which they are loaded.
-std::unique_ptr<ncnn::Net> load(const NcnnNetwork& network, NcnnMemory* memory) {
+std::unique_ptr<ncnn::Net> load(const NcnnNetwork& network, NcnnMemory* memory, int threads = 1) {
   auto net = std::make_unique<ncnn::Net>();
-  net->opt.num_threads = 1;
+  net->opt.num_threads = threads;
   if (memory != nullptr) memory->prepare(net->opt);
   EXPECT_EQ(net->load_param_mem(network.param.c_str()), 0);
   const auto* bytes = reinterpret_cast<const unsigned char*>(network.bin.data());
@@ -215,6 +215,19 @@ TEST(Ncnn, RunsThatOverlapEachHaveAnArenaAndTheSameBits) {
   EXPECT_EQ(counters.deviated, 0u);
   EXPECT_EQ(counters.unattributed, 0u) << "ncnn allocates on the thread that extracts";
   EXPECT_LE(counters.arenas, kThreads);
+}
+
+TEST(Ncnn, GivesTheSameBitsWithThreadsOfItsOwn) {
+  for (const NcnnNetwork& network : testing::draw_ncnn_networks(test::seed(), 1)) {
+    auto memory = NcnnMemory::create(patient()).value();
+    const auto stock = load(network, nullptr, 2), net = load(network, memory.get(), 2);
+    const ncnn::Mat in = random_image(network.width, network.height, 5);
+    for (unsigned i = 0; i < kRuns; ++i) {
+      auto scope = memory->run("net", in);
+      EXPECT_TRUE(same_bits(run(*net, in), run(*stock, in))) << network.name;
+    }
+    EXPECT_GT(memory->replay().counters().planned, 0u);
+  }
 }
 
 TEST(Ncnn, ServesShapesThatItHasNotSeenWithTheSameBits) {
