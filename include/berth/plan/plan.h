@@ -107,7 +107,8 @@ struct PlanProblem {
   // In order of preference: a node is placed in an earlier bank if it fits there. Empty: one bank without a limit.
   std::vector<Bank> banks = {};
 
-  // The largest block. A larger plan is split into several blocks. 0: no limit.
+  // The largest block. A larger plan is split into several blocks; one that fits into a block is not, even if splitting
+  // would save padding. 0: no limit.
   std::uint64_t max_block_bytes = 0;
 };
 
