@@ -195,66 +195,104 @@ struct OperatorOrder {
   std::uint64_t lower_bound;  // of the bytes live at some operator, in any order
 };
 
-// The operators as a graph for order_for_memory: a node for each operator, one for each input of the graph, and one for
-// each further output of an operator, which follows its operator. A node of zero bytes after the inputs makes them live
-// before the first operator, as they are in the runtime.
+// For each operator the one that it runs just before, or kNoNode. An operator that reads no value, such as one that
+// unpacks a weight, and writes one value for one reader is best run just before that reader: what it writes is then
+// live only where it must be, and while it runs less is live than while its reader does.
+std::vector<std::uint32_t> carriers_of(const tflite::Subgraph& model) {
+  std::vector<std::uint32_t> reader(model.tensors.size(), kNoNode);
+  std::vector<bool> is_value(model.tensors.size()), is_shared(model.tensors.size());
+  for (const std::uint32_t tensor : model.inputs) is_value[tensor] = true;
+  for (const std::uint32_t tensor : model.outputs) is_shared[tensor] = true;
+  for (std::uint32_t i = 0; i < model.operators.size(); ++i) {
+    for (const std::uint32_t tensor : model.operators[i].outputs) is_value[tensor] = true;
+    for (const std::uint32_t tensor : model.operators[i].inputs) {
+      if (reader[tensor] != kNoNode && reader[tensor] != i) is_shared[tensor] = true;
+      reader[tensor] = i;
+    }
+  }
+  std::vector<std::uint32_t> out(model.operators.size(), kNoNode);
+  for (std::uint32_t i = 0; i < model.operators.size(); ++i) {
+    const tflite::Operator& each = model.operators[i];
+    const bool reads =
+        std::any_of(each.inputs.begin(), each.inputs.end(), [&](std::uint32_t tensor) { return is_value[tensor]; });
+    if (reads || each.has_state || each.outputs.size() != 1 || is_shared[each.outputs[0]]) continue;
+    out[i] = reader[each.outputs[0]];
+  }
+  return out;
+}
+
+// The operators as a graph for order_for_memory: a node for each operator that no other carries, one for each input of
+// the graph, and one for each further output of an operator, which follows its operator. A node of zero bytes after the
+// inputs makes them live before the first operator, as they are in the runtime.
 Result<OperatorOrder> low_order(const tflite::Subgraph& model) {
   OrderGraph graph;
-  std::vector<std::uint32_t> given;
-  const auto count = static_cast<std::uint32_t>(model.operators.size());
-  graph.nodes.resize(count);
-  std::vector<std::uint32_t> node_of(model.tensors.size(), kNoNode);
+  std::vector<std::uint32_t> given, operators;  // the nodes in the order of the file; the operator of each node
+  const std::vector<std::uint32_t> carriers = carriers_of(model);
+  std::vector<std::vector<std::uint32_t>> carried(model.operators.size());
+  std::vector<std::uint32_t> node_of(model.tensors.size(), kNoNode);  // that writes a tensor
   std::vector<bool> used(model.tensors.size());
   for (const std::uint32_t tensor : model.outputs) used[tensor] = true;
   for (const tflite::Operator& each : model.operators)
     for (const std::uint32_t tensor : each.inputs) used[tensor] = true;
   const auto bytes_of = [&](std::uint32_t tensor) { return arena_bytes(model.tensors[tensor]); };
-  const auto add_node = [&](std::uint64_t bytes) {
+  const auto add_node = [&](std::uint64_t bytes, std::uint32_t of = kNoNode) {
     given.push_back(static_cast<std::uint32_t>(graph.nodes.size()));
     graph.nodes.push_back({.bytes = bytes});
+    operators.push_back(of);
     return given.back();
   };
   for (const std::uint32_t tensor : model.inputs)
     if (node_of[tensor] == kNoNode) node_of[tensor] = add_node(bytes_of(tensor));
-  const std::vector<std::uint32_t> inputs = given;
+  const auto inputs = static_cast<std::uint32_t>(graph.nodes.size());
   const std::uint32_t start = add_node(0);
-  for (const std::uint32_t input : inputs) graph.edges.push_back({input, start});
-  std::uint32_t state = kNoNode;  // the last operator with state
-  for (std::uint32_t i = 0; i < count; ++i) {
+  for (std::uint32_t input = 0; input < inputs; ++input) graph.edges.push_back({input, start});
+  std::uint32_t state = kNoNode;  // the node after which the next operator with state runs
+  for (std::uint32_t i = 0; i < model.operators.size(); ++i) {
     const tflite::Operator& each = model.operators[i];
-    graph.edges.push_back({start, i});
-    given.push_back(i);
+    if (carriers[i] != kNoNode) {
+      carried[carriers[i]].push_back(i);
+      continue;
+    }
+    const std::uint32_t node = add_node(0, i);
+    graph.edges.push_back({start, node});
+    for (const std::uint32_t before : carried[i])
+      graph.nodes[node].scratch += bytes_of(model.operators[before].outputs[0]);
     for (std::size_t k = 0; k < each.outputs.size(); ++k) {
       const std::uint32_t tensor = each.outputs[k];
       if (k == 0 && used[tensor]) {
-        node_of[tensor] = i;
-        graph.nodes[i].bytes = bytes_of(tensor);
+        node_of[tensor] = node;
+        graph.nodes[node].bytes = bytes_of(tensor);
         continue;
       }
       // The operator writes all its outputs at once, and one that nothing uses is gone after it.
-      graph.nodes[i].scratch += bytes_of(tensor);
+      graph.nodes[node].scratch += bytes_of(tensor);
       if (used[tensor]) {
         node_of[tensor] = add_node(bytes_of(tensor));
-        graph.edges.push_back({i, node_of[tensor]});
+        graph.edges.push_back({node, node_of[tensor]});
       }
     }
     if (!each.has_state) continue;
-    if (state != kNoNode) graph.edges.push_back({state, i});
-    state = i;
-    if (graph.nodes[i].bytes == 0) continue;
+    if (state != kNoNode) graph.edges.push_back({state, node});
+    state = node;
+    if (graph.nodes[node].bytes == 0) continue;
     // A node without bytes between the two orders them and keeps no value alive.
     state = add_node(0);
-    graph.edges.push_back({i, state});
+    graph.edges.push_back({node, state});
   }
-  for (std::uint32_t i = 0; i < count; ++i)
-    for (const std::uint32_t tensor : model.operators[i].inputs)
-      if (node_of[tensor] != kNoNode && node_of[tensor] != i) graph.edges.push_back({node_of[tensor], i});
+  for (std::uint32_t node = 0; node < operators.size(); ++node)
+    if (operators[node] != kNoNode)
+      for (const std::uint32_t tensor : model.operators[operators[node]].inputs)
+        if (node_of[tensor] != kNoNode && node_of[tensor] != node) graph.edges.push_back({node_of[tensor], node});
   for (const std::uint32_t tensor : model.outputs)
     if (node_of[tensor] != kNoNode) graph.nodes[node_of[tensor]].keep = true;
   BERTH_TRY_ASSIGN(const MemoryOrder found, order_for_memory(graph, {.given = given}));
   OperatorOrder out{.order = {}, .lower_bound = found.lower_bound};
-  for (const std::uint32_t node : found.order)
-    if (node < count) out.order.push_back(node);
+  for (const std::uint32_t node : found.order) {
+    if (operators[node] == kNoNode) continue;
+    const std::vector<std::uint32_t>& before = carried[operators[node]];
+    out.order.insert(out.order.end(), before.begin(), before.end());
+    out.order.push_back(operators[node]);
+  }
   return out;
 }
 
