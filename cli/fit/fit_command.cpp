@@ -153,7 +153,7 @@ Result<std::optional<std::uint64_t>> on_every_device(const Answer& answer, const
   if (host.weights > host.budget) return std::optional<std::uint64_t>{};
   kv::Model computed = answer.model;
   computed.weight_bytes = other.weights;
-  // Logits for the caller are counted with the rest here, though they are on the host: a few rows of them.
+  // The logits for the caller are counted here too, though they are on the host: a few rows of them.
   return largest(computed, answer.request, other.budget);
 }
 
@@ -172,6 +172,11 @@ Result<Answer> answer(const Arguments& arguments) {
   if (!result.fit.complete) return result;
   BERTH_TRY_ASSIGN(result.largest_context, on_every_device(result, kv::largest_context));
   BERTH_TRY_ASSIGN(result.largest_sequences, on_every_device(result, kv::largest_sequences));
+  // Where two devices share the parts, the search counts the logits on both: what was requested may fit beyond it.
+  if (result.fits().value_or(false)) {
+    result.largest_context = std::max(result.largest_context.value_or(0), result.fit.context);
+    result.largest_sequences = std::max(result.largest_sequences.value_or(0), result.fit.sequences);
+  }
   return result;
 }
 
@@ -230,7 +235,13 @@ nlohmann::ordered_json as_json(const Answer& answer) {
 }
 
 void row(std::string_view name, std::uint64_t bytes, std::string_view about) {
-  fmt::print("{:<24} {:>10} {:>20}   {}\n", name, format_bytes(bytes), with_thousands(bytes), about);
+  fmt::print("{:<24} {:>10} {:>20}{}{}\n", name, format_bytes(bytes), with_thousands(bytes), about.empty() ? "" : "   ",
+             about);
+}
+
+// "1 layer", "2 layers".
+std::string counted(std::uint64_t number, std::string_view what) {
+  return fmt::format("{} {}{}", with_thousands(number), what, number == 1 ? "" : "s");
 }
 
 std::string verdict(const Answer& answer) {
@@ -275,9 +286,10 @@ void print_share(const Answer& answer, const Share& share) {
   if (share.cache > 0)
     for (const kv::FitGroup& group : fit.groups)
       row("cache, " + group.name, group.bytes,
-          group.kind == kv::GroupKind::kState ? fmt::format("{} layers, {} sequences", group.layers, fit.sequences)
-                                              : fmt::format("{} layers, {} sequences of {} tokens", group.layers,
-                                                            fit.sequences, with_thousands(group.tokens)));
+          group.kind == kv::GroupKind::kState
+              ? fmt::format("{}, {}", counted(group.layers, "layer"), counted(fit.sequences, "sequence"))
+              : fmt::format("{}, {} of {} tokens", counted(group.layers, "layer"), counted(fit.sequences, "sequence"),
+                            with_thousands(group.tokens)));
   if (share.activations > 0)
     row("activations", share.activations,
         fmt::format("batch of {} tokens; no placement needs less than {}", with_thousands(answer.request.batch),
@@ -291,7 +303,8 @@ void print_share(const Answer& answer, const Share& share) {
 void print(const std::string& path, const Answer& answer) {
   const std::string architecture =
       answer.model.architecture.empty() ? "unknown architecture" : answer.model.architecture;
-  fmt::print("{}: {}, {} layers\n\n", in_one_line(path), in_one_line(architecture), answer.model.layers.size());
+  fmt::print("{}: {}, {}\n\n", in_one_line(path), in_one_line(architecture),
+             counted(answer.model.layers.size(), "layer"));
   for (const Share& share : answer.shares) print_share(answer, share);
   if (answer.memory && answer.memory->huge_page_bytes > 0)
     fmt::print("{} of huge pages are not counted: only programs that ask for them get them\n",

@@ -149,6 +149,21 @@ class FitCommand(unittest.TestCase):
         self.assertEqual(answer["budget_from"], "RLIMIT_AS")
         self.assertLess(answer["budget"], limit)
 
+    def test_divides_the_model_between_devices(self):
+        arguments = [self.model, "--ram", "1GiB", "--context", "1k", "--device", "CUDA:0"]
+        whole = self.answer(self.model, "--ram", "1GiB", "--context", "1k")
+        answer = self.answer(*arguments, "--device-memory", "1GiB")
+        host, gpu = answer["devices"]
+        self.assertEqual((host["device"], gpu["device"]), ("CPU", "CUDA:0"))
+        self.assertEqual(host["weights"], 1000 * 256 * 2)  # the table of tokens, which also computes the logits
+        self.assertEqual(gpu["weights"], whole["weights"])
+        self.assertEqual((gpu["cache"], gpu["activations"]), (whole["cache"], whole["activations"]))
+        self.assertEqual((host["cache"], host["outputs"], gpu["outputs"]), (0, whole["outputs"], 0))
+        self.assertEqual(self.run_fit(*arguments, "--device-memory", "1MiB").returncode, 3)
+        self.assertEqual(self.run_fit(*arguments[:1], "--ram", "1KiB", *arguments[3:], "--device-memory", "1GiB").returncode, 3)
+        self.refuse(self.model, "--device-memory", "1GiB")
+        self.refuse(self.model, "--device", "NONE:0")
+
     def test_says_what_is_missing(self):
         numbers = {key: value for key, value in NUMBERS.items() if key != "attention.head_count"}
         model = self.write("u.gguf", gguf("unheard-of", numbers, blocks()))

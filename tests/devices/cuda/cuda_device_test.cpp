@@ -40,6 +40,16 @@ TEST_F(CudaDeviceTest, TellsWhatItIs) {
   EXPECT_TRUE(fails_with(cuda_info(*device("CPU").value()), Code::kInvalidArgument));
 }
 
+TEST_F(CudaDeviceTest, TellsWhatItsDriverCanStillGive) {
+  const DevicePtr gpu = device("CUDA").value();
+  const std::size_t before = cuda_free_bytes(*gpu).value();
+  EXPECT_GT(before, 0u);
+  EXPECT_LE(before, gpu->limits().total_bytes);
+  const auto held = Buffer::allocate(gpu, u8, {std::size_t{64} << 20}).value();
+  EXPECT_LE(cuda_free_bytes(*gpu).value() + (std::size_t{64} << 20), before);
+  EXPECT_TRUE(fails_with(cuda_free_bytes(*device("CPU").value()), Code::kInvalidArgument));
+}
+
 TEST_F(CudaOnDouble, ListsItsPeers) {
   EXPECT_EQ(cuda_info(*device("CUDA:0").value()).value().peers, std::vector<int>{1});
   EXPECT_EQ(cuda_info(*device("CUDA:1").value()).value().peers, std::vector<int>{0});
