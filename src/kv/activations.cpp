@@ -154,7 +154,7 @@ class Builder {
     const CacheInputs& cache = layer.window ? windowed_ : full_;
     const std::uint64_t tokens = batch_.tokens,
                         value_length = layer.value_length > 0 ? layer.value_length : layer.key_length;
-    Id query, key, value;
+    Id query = 0, key = 0, value = 0;
     if (layer.fused_qkv) {
       const std::uint64_t kept = multiply(layer.heads_kv, add(layer.key_length, layer.value_length));
       const Id all = matmul(x, add(multiply(layer.heads, layer.key_length), kept));
@@ -192,7 +192,7 @@ class Builder {
     if (layer.value_length > 0)
       graph_.expand(graph_.write({heads(value, multiply(value_length, layer.heads_kv), 1), cache.values_at}));
     const Id turned = graph_.view(query, {layer.key_length, each_, layer.heads, streams_});
-    Id result;
+    Id result = 0;
     if (batch_.flash_attention) {
       result = graph_.make({value_length, layer.heads, each_, streams_}, {turned, cache.mask});
     } else {
