@@ -78,7 +78,7 @@ class Builder {
     const bool mixes = layer.heads_kv > 0 || layer.recurrent_state > 0 || layer.convolution_state > 0;
     if (mixes) {
       const Id normal = layer.pre_norm ? norm(x) : x;
-      Id mixed = layer.heads_kv > 0 ? attention(layer, normal) : keep_state(layer, normal);
+      Id mixed = mix(layer, normal);
       if (last) {
         mixed = rows(mixed, outputs_at_);
         residual = rows(residual, outputs_at_);
@@ -109,7 +109,8 @@ class Builder {
   Id mixture(const kv::ModelLayer& layer, Id x) {
     const std::uint64_t tokens = graph_.shape(x)[1], used = layer.experts_used;
     const Id odds = elementwise(matmul(x, layer.experts));
-    const Id sorted = graph_.make({layer.experts, tokens, 1, 1}, {odds});
+    const Id judged = layer.experts_biased ? elementwise(odds) : odds;
+    const Id sorted = graph_.make({layer.experts, tokens, 1, 1}, {judged});
     const Id chosen = graph_.view(sorted, {used, tokens, 1, 1});
     Id weights = graph_.make({1, used, tokens, 1}, {graph_.view(odds, {1, layer.experts, tokens, 1}), chosen});
     if (layer.experts_normalised) {
@@ -148,6 +149,47 @@ class Builder {
 
   Id heads(Id x, std::uint64_t length, std::uint64_t count) {
     return graph_.view(x, {length, count, batch_.tokens, 1});
+  }
+
+  Id mix(const kv::ModelLayer& layer, Id x) {
+    if (layer.heads_kv == 0) return keep_state(layer, x);
+    return layer.value_length == 0 && layer.latent > 0 ? latent_attention(layer, x) : attention(layer, x);
+  }
+
+  // One latent for each token serves as key and value of all heads. Queries are brought to its form, and results back.
+  Id latent_attention(const kv::ModelLayer& layer, Id x) {
+    const CacheInputs& cache = layer.window ? windowed_ : full_;
+    const std::uint64_t tokens = batch_.tokens, count = layer.heads;
+    const std::uint64_t turning = layer.key_length - layer.latent;
+    const Id packed = layer.query_rank > 0 ? norm(matmul(x, layer.query_rank)) : x;
+    const Id all = heads(matmul(packed, multiply(count, layer.unpacked_key)), layer.unpacked_key, count);
+    const Id both = matmul(x, layer.key_length);
+    const Id key_turned = elementwise(heads(both, turning, 1), positions_);
+    const Id latent = heads(norm(graph_.view(both, {layer.latent, tokens, 1, 1})), layer.latent, 1);
+    const Id query_turned = elementwise(heads(all, turning, count), positions_);
+    const Id still = graph_.view(all, {layer.unpacked_key - std::min(turning, layer.unpacked_key), tokens, count, 1});
+    const Id absorbed = heads(graph_.make({layer.latent, tokens, count, 1}, {still}), layer.latent, count);
+    const Id query = graph_.make({layer.key_length, count, tokens, 1}, {absorbed, query_turned});
+    const Id key = graph_.make({layer.key_length, 1, tokens, 1}, {latent, key_turned});
+    graph_.expand(query);
+    graph_.expand(latent);
+    graph_.expand(key);
+    graph_.expand(graph_.write({heads(key, layer.key_length, 1), cache.keys_at}));
+    const Id turned = graph_.view(query, {layer.key_length, each_, count, streams_});
+    const Shape by_head{layer.latent, each_, count, streams_};
+    Id mixed = 0;
+    if (batch_.flash_attention) {
+      mixed = graph_.view(graph_.make({layer.latent, count, each_, streams_}, {turned, cache.mask}), by_head);
+    } else {
+      const Id values = graph_.make({cache.cells, layer.latent, 1, streams_}, {}, 2);  // turned around, as f16
+      const Id scores = elementwise(graph_.make({cache.cells, each_, count, streams_}, {turned}), cache.mask);
+      mixed = graph_.make(by_head, {values, scores});
+    }
+    const Id unpacked = graph_.make({layer.output_length, each_, count, streams_}, {mixed});
+    const Id order = graph_.view(unpacked, {layer.output_length, count, each_, streams_});
+    const Id result = graph_.make({multiply(layer.output_length, count), tokens, 1, 1}, {order});
+    graph_.expand(result);
+    return matmul(result, model_.embedding);
   }
 
   Id attention(const kv::ModelLayer& layer, Id x) {

@@ -113,6 +113,8 @@ class ConfigModel {
     BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> latent, number({"kv_lora_rank"}));
     BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> rotary, number({"qk_rope_head_dim"}));
     BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> unpacked, number({"v_head_dim"}));
+    BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> plain, number({"qk_nope_head_dim"}));
+    BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> query_rank, number({"q_lora_rank"}));
     if (!heads) {
       model_.missing.emplace_back("num_attention_heads");
       return {};
@@ -132,7 +134,10 @@ class ConfigModel {
         layer.heads_kv = 1;
         layer.key_length = add(*latent, rotary.value_or(0));
         layer.value_length = 0;
-        layer.output_length = unpacked.value_or(0);
+        layer.output_length = unpacked.value_or(layer.key_length);
+        layer.latent = *latent;
+        layer.unpacked_key = add(plain.value_or(layer.output_length), rotary.value_or(0));
+        layer.query_rank = query_rank.value_or(0);
       }
       if (layer.heads_kv == 0)
         return Error(Code::kInvalidData, Layer::kFormat,

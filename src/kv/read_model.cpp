@@ -196,6 +196,7 @@ class GgufModel {
     BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> value_length, number("attention.value_length"));
     BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> latent, number("attention.key_length_mla"));
     BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> unpacked, number("attention.value_length_mla"));
+    BERTH_TRY_ASSIGN(const std::optional<std::uint64_t> latent_rank, number("attention.kv_lora_rank"));
     for (std::size_t i = 0; i < model_.layers.size(); ++i) {
       ModelLayer& layer = model_.layers[i];
       if (!attends(i, any_state, heads_kv[i])) continue;
@@ -207,6 +208,10 @@ class GgufModel {
       if (latent.value_or(0) > 0 && unpacked.value_or(0) > 0) {
         layer.value_length = 0;
         layer.output_length = *unpacked;
+        layer.unpacked_key = *latent;
+        layer.latent = std::min(latent_rank.value_or(layer.key_length), layer.key_length);
+        if (const TensorInfo* packed = tensor(i, "attn_q_a.weight"); packed != nullptr && packed->shape.size() == 2)
+          layer.query_rank = packed->shape[0];
       }
       BERTH_TRY(check_heads(layer, i));
       layer.fused_qkv = has(i, "attn_qkv.weight");
@@ -370,6 +375,7 @@ class GgufModel {
       layer.experts = all->shape[0];
       layer.expert_feed_forward = all->shape[2];
       layer.experts_gated = has(i, "ffn_gate_exps.weight");
+      layer.experts_biased = has(i, "exp_probs_b.bias");
       layer.experts_normalised = normalised ? *normalised != 0 : usually;
       if (!used) lack("expert_used_count");
       layer.experts_used = used.value_or(1);

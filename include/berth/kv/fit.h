@@ -31,6 +31,9 @@ struct ModelLayer {
   std::uint64_t key_length = 0;     // of one head
   std::uint64_t value_length = 0;   // of one head; 0: keys and values are one latent (MLA)
   std::uint64_t output_length = 0;  // of one head of the result; value_length unless a latent is unpacked
+  std::uint64_t latent = 0;         // of a latent: elements that are unpacked, without those for positions
+  std::uint64_t unpacked_key = 0;   // elements of one head of a query
+  std::uint64_t query_rank = 0;     // queries are unpacked from this many elements; 0: they are not
   bool window = false;              // attends to the last Model::window tokens only
   bool keeps_cache = true;          // false: it uses the cache of an earlier layer
   // Feed forward. Widths are in elements; 0: there is none.
@@ -41,6 +44,7 @@ struct ModelLayer {
   std::uint64_t experts_used = 0;
   std::uint64_t expert_feed_forward = 0;
   bool experts_gated = true;
+  bool experts_biased = false;            // the choice of experts has a bias
   bool experts_normalised = true;         // the weights of the experts of a token add up to 1
   std::uint64_t shared_feed_forward = 0;  // of experts that every token uses
   bool shared_gate = false;               // a weight for each token on the shared experts
