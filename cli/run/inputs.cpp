@@ -1,5 +1,7 @@
 #include "run/inputs.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -78,6 +80,11 @@ void fill(ort::Tensor& tensor, std::mt19937_64& random) {
   }
 }
 
+std::uint64_t machine_bytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : SIZE_MAX;
+}
+
 Error refuse(std::string text) {
   return Error::with_text(Code::kInvalidArgument, Layer::kProgram, std::move(text));
 }
@@ -99,6 +106,38 @@ Result<ort::Tensor> from_file(const ort::TensorSpec& spec, const std::string& pa
 
 }  // namespace
 
+Result<void> set_shape(const std::vector<ort::TensorSpec>& specs, const std::vector<std::int64_t>& shape,
+                       InputRequest& request) {
+  const auto spec = std::find_if(specs.begin(), specs.end(), [](const ort::TensorSpec& each) {
+    return std::any_of(each.shape.begin(), each.shape.end(), [](std::int64_t size) { return size < 0; });
+  });
+  if (spec == specs.end())
+    return refuse("--shapes " + shape_text(shape) + ": the inputs of this model have fixed shapes; leave it out");
+  std::vector<std::size_t> open;
+  for (std::size_t i = 0; i < spec->shape.size(); ++i)
+    if (spec->shape[i] < 0) open.push_back(i);
+  const auto set = [&](std::size_t index, std::int64_t size) {
+    if (!spec->symbols[index].empty()) request.dims[spec->symbols[index]] = size;
+    request.dims[spec->name + "." + std::to_string(index)] = size;
+  };
+  bool fits = shape.size() <= open.size();
+  if (fits) {
+    for (std::size_t i = 0; i < shape.size(); ++i) set(open[open.size() - shape.size() + i], shape[i]);
+  } else if (shape.size() == spec->shape.size()) {
+    fits = true;
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+      if (spec->shape[i] < 0)
+        set(i, shape[i]);
+      else
+        fits = fits && spec->shape[i] == shape[i];
+    }
+  }
+  if (fits) return {};
+  return refuse("--shapes " + shape_text(shape) + ": input " + spec->name + " takes " + shape_text(spec->shape) +
+                " (-1: any); give up to " + std::to_string(open.size()) + " sizes, or all " +
+                std::to_string(spec->shape.size()));
+}
+
 Result<std::vector<ort::Tensor>> make_inputs(const std::vector<ort::TensorSpec>& specs, const InputRequest& request) {
   std::vector<ort::Tensor> inputs;
   std::mt19937_64 random(request.seed);
@@ -113,7 +152,8 @@ Result<std::vector<ort::Tensor>> make_inputs(const std::vector<ort::TensorSpec>&
       return refuse("input " + spec.name + " holds " + ort::element_name(spec.element_type) +
                     " elements, which cannot be made up: no model with such inputs can be run here");
     ort::Tensor tensor{.name = spec.name, .element_type = spec.element_type, .shape = spec.shape, .bytes = {}};
-    std::size_t elements = 1;
+    std::uint64_t bytes = size;
+    bool overflow = false;
     for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
       if (tensor.shape[i] < 0) {
         tensor.shape[i] = default_dim(spec, i);
@@ -121,9 +161,12 @@ Result<std::vector<ort::Tensor>> make_inputs(const std::vector<ort::TensorSpec>&
           if (const auto named = request.dims.find(name); !name.empty() && named != request.dims.end())
             tensor.shape[i] = named->second;
       }
-      elements *= static_cast<std::size_t>(tensor.shape[i]);
+      overflow = __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(tensor.shape[i]), &bytes) || overflow;
     }
-    tensor.bytes.resize(elements * size);
+    if (overflow || bytes > machine_bytes())
+      return refuse("input " + spec.name + " of shape " + shape_text(tensor.shape) +
+                    " would be larger than the memory of this machine; choose smaller sizes");
+    tensor.bytes.resize(bytes);
     fill(tensor, random);
     inputs.push_back(std::move(tensor));
   }

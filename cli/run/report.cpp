@@ -12,23 +12,6 @@ namespace {
 
 constexpr std::size_t kBarCells = 20;
 
-std::string bar(double part, bool unicode) {
-  if (!unicode) return std::string(std::max<std::size_t>(1, static_cast<std::size_t>(part * kBarCells + 0.5)), '#');
-  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const auto eighths = std::max<std::size_t>(1, static_cast<std::size_t>(std::lround(part * kBarCells * 8)));
-  std::string text;
-  for (std::size_t i = 0; i < eighths / 8; ++i) text += "█";
-  return text + kEighths[eighths % 8];
-}
-
-// Pads to a width counted in characters, not bytes.
-std::string padded(std::string text, std::size_t width) {
-  std::size_t characters = 0;
-  for (const char c : text) characters += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
-  if (characters < width) text.append(width - characters, ' ');
-  return text;
-}
-
 std::string with_thousands(std::uint64_t value) {
   std::string text = std::to_string(value);
   for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
@@ -73,6 +56,23 @@ nlohmann::ordered_json side_json(const SideReport& side) {
 
 }  // namespace
 
+std::string bar(double part, bool unicode, std::size_t cells) {
+  const double full = part * static_cast<double>(cells);
+  if (!unicode) return std::string(std::max<std::size_t>(1, static_cast<std::size_t>(full + 0.5)), '#');
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const auto eighths = std::max<std::size_t>(1, static_cast<std::size_t>(std::lround(full * 8)));
+  std::string text;
+  for (std::size_t i = 0; i < eighths / 8; ++i) text += "█";
+  return text + kEighths[eighths % 8];
+}
+
+std::string padded(std::string text, std::size_t width) {
+  std::size_t characters = 0;
+  for (const char c : text) characters += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
+  if (characters < width) text.append(width - characters, ' ');
+  return text;
+}
+
 std::string report_text(const RunReport& report, const ReportStyle& style, const std::string& map_file,
                         const std::string& closing) {
   const char* bold = style.color ? "\033[1m" : "";
@@ -91,7 +91,7 @@ std::string report_text(const RunReport& report, const ReportStyle& style, const
                         static_cast<double>(std::max<std::uint64_t>(1, std::max(report.stock.held, report.berth.held)));
     text += fmt::format("{:<16} {:<12}{:<12}{:<12}{}{}{}{:.1f} ms\n", name, format_bytes(side.held),
                         format_bytes(side.in_use), format_bytes(report.live_peak), color,
-                        padded(bar(part, style.unicode), kBarCells + 2), plain, side.latency_ms.median);
+                        padded(bar(part, style.unicode, kBarCells), kBarCells + 2), plain, side.latency_ms.median);
   };
   row("ONNX Runtime", report.stock, "");
   row("with Berth", report.berth, good);

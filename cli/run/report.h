@@ -17,6 +17,11 @@ struct ReportStyle {
 std::string report_text(const RunReport& report, const ReportStyle& style, const std::string& map_file,
                         const std::string& closing);
 
+// A bar for a part of 1 that is `cells` characters long for all of it.
+std::string bar(double part, bool unicode, std::size_t cells);
+// Pads to a width counted in characters, not bytes.
+std::string padded(std::string text, std::size_t width);
+
 nlohmann::ordered_json report_json(const RunReport& report);
 
 }  // namespace berth::cli

@@ -16,6 +16,7 @@
 #include "run/map.h"
 #include "run/measure.h"
 #include "run/report.h"
+#include "run/serving.h"
 #include "run/worker.h"
 #include "streams.h"
 
@@ -29,7 +30,10 @@ struct RunArguments {
   std::vector<std::string> dims, inputs;
   std::string plan_cache, html, json;
   std::string weights = "map";
-  std::optional<Option> plan_cache_option, html_option;
+  std::optional<Option> plan_cache_option, html_option, concurrency_option;
+  std::string shapes;
+  MixSettings mix;
+  bool is_mix() const { return !shapes.empty() || concurrency_option->given(); }
 };
 
 Error refuse(std::string text) {
@@ -100,6 +104,34 @@ Result<void> write_in_folder(const std::string& path, const std::string& text) {
   return write_text(path, text);
 }
 
+// Writes the map and the report: JSON alone on standard output, or the text.
+Result<void> write_report(const RunArguments& arguments, const std::string& map_file, const std::string& page,
+                          const nlohmann::ordered_json& json, const std::string& text) {
+  if (!map_file.empty()) BERTH_TRY(write_in_folder(map_file, page));
+  if (arguments.json == "-") return write_text("-", json_text(json));
+  if (!arguments.json.empty()) BERTH_TRY(write_in_folder(arguments.json, json_text(json)));
+  fmt::print("{}", text);
+  return {};
+}
+
+Result<int> run_mix(const RunArguments& arguments, const std::string& map_file, const ReportStyle& style,
+                    const std::stop_token& stop) {
+  for (const auto& [option, given] : {std::pair("--plan-cache", arguments.plan_cache_option->given()),
+                                      std::pair("--output", !arguments.settings.output.empty())})
+    if (given)
+      return refuse(fmt::format("{} does not go with --shapes and --concurrency: leave one of them out", option));
+  MixReport report;
+  {
+    ProgressLine line(isatty(STDERR_FILENO) != 0 && arguments.json != "-");
+    BERTH_TRY_ASSIGN(
+        report, measure_mix(
+                    arguments.settings, arguments.mix, [&](auto step, double done) { line.show(step, done); }, stop));
+  }
+  BERTH_TRY(
+      write_report(arguments, map_file, mix_map_page(report), mix_json(report), mix_text(report, style, map_file)));
+  return report.identical() ? 0 : 1;
+}
+
 Result<int> run(RunArguments arguments, const std::stop_token& stop) {
   BERTH_TRY(parse_pairs(arguments));
   RunSettings& settings = arguments.settings;
@@ -121,24 +153,26 @@ Result<int> run(RunArguments arguments, const std::stop_token& stop) {
   if (map_file.empty() && (is_default || arguments.html_option->given()))
     map_file = "out/" + fs::path(settings.models[0]).stem().string() + ".html";
 
-  const bool json_only = arguments.json == "-";
+  const bool terminal = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  const ReportStyle style{.color = terminal, .unicode = wants_unicode()};
+  if (arguments.is_mix()) {
+    if (!arguments.shapes.empty()) {
+      BERTH_TRY_ASSIGN(arguments.mix.shapes, parse_shapes(arguments.shapes));
+    }
+    return run_mix(arguments, map_file, style, stop);
+  }
   RunReport report;
   {
-    ProgressLine line(isatty(STDERR_FILENO) != 0 && !json_only);
+    ProgressLine line(isatty(STDERR_FILENO) != 0 && arguments.json != "-");
     BERTH_TRY_ASSIGN(report, measure_run(
                                  settings, [&](auto step, double done) { line.show(step, done); }, stop));
   }
+  std::string page;
   if (!map_file.empty()) {
-    BERTH_TRY_ASSIGN(const std::string page, memory_map_page(report));
-    BERTH_TRY(write_in_folder(map_file, page));
+    BERTH_TRY_ASSIGN(page, memory_map_page(report));
   }
-  if (json_only) {
-    BERTH_TRY(write_text("-", json_text(report_json(report))));
-  } else {
-    if (!arguments.json.empty()) BERTH_TRY(write_in_folder(arguments.json, json_text(report_json(report))));
-    const bool terminal = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
-    fmt::print("{}", report_text(report, {.color = terminal, .unicode = wants_unicode()}, map_file, closing));
-  }
+  BERTH_TRY(
+      write_report(arguments, map_file, page, report_json(report), report_text(report, style, map_file, closing)));
   return report.identical() || !report.stock.repeats ? 0 : 1;
 }
 
@@ -161,6 +195,12 @@ void add_run_command(CLI::App& app, int& exit_code) {
   command.option("--threads", settings.threads, "The engine's threads inside an operator")
       .show_default()
       .between(1, 1024);
+  command.option("--shapes", arguments->shapes,
+                 "320x320,640x480,...: serve a mix of shapes; sizes of the symbolic dimensions, or of all");
+  arguments->concurrency_option =
+      command.option("--concurrency", arguments->mix.concurrency, "Runs at the same time, each on a thread of its own")
+          .show_default()
+          .between(1, 1024);
   command.option("--json", arguments->json, "File for the report as JSON; - for standard output alone");
   arguments->html_option =
       command.option("--html", arguments->html, "File for the memory map (default out/MODEL.html)").value_is_optional();

@@ -4,9 +4,6 @@
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#ifdef __APPLE__
-#include <mach/mach.h>
-#endif
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +11,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <optional>
 #include <string_view>
@@ -29,6 +25,8 @@
 #include "run/inputs.h"
 #include "run/message.h"
 #include "run/npy.h"
+#include "run/process_memory.h"
+#include "run/serving_worker.h"
 
 namespace berth::cli {
 
@@ -38,22 +36,6 @@ namespace {
 
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
-
-// The peak memory of this process so far, as reported by the system.
-std::uint64_t process_peak() {
-#ifdef __APPLE__
-  mach_task_basic_info info{};
-  mach_msg_type_number_t words = MACH_TASK_BASIC_INFO_COUNT;
-  if (task_info(mach_task_self(), MACH_TASK_BASIC_INFO, reinterpret_cast<task_info_t>(&info), &words) == KERN_SUCCESS)
-    return info.resident_size_max;
-#else
-  constexpr std::string_view kField = "VmHWM:";
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with(kField)) return std::strtoull(line.c_str() + kField.size(), nullptr, 10) * 1024;
-#endif
-  return 0;
-}
 
 std::uint64_t page_faults() {
   rusage usage{};
@@ -336,7 +318,13 @@ int serve_worker() {
     const Json question = decode_message(line);
     if (question.is_discarded()) return 2;
     if (!worker) {
-      worker.emplace(question.get<WorkerTask>());
+      auto task = question.get<WorkerTask>();
+      if (task.role.starts_with("serve-")) {
+        const Result<Json> served = serve_mix(task);
+        answer(served);
+        return served ? 0 : 1;
+      }
+      worker.emplace(std::move(task));
       const Result<Json> loaded = worker->load();
       answer(loaded);
       if (!loaded) return 1;

@@ -5,6 +5,7 @@
 //   record   Berth is the memory; one recorded run, planned and saved
 //   replay   Berth is the memory; saved plans are loaded and replayed
 //   layout   the engine's own arena serves a recorded run's requests, to see where it puts them
+//   serve-stock, serve-berth   a mix of shapes from several threads (serving_worker.h); one answer, and no requests
 // The first input line is a WorkerTask; then {"do": "run"} for one run of every model, or {"do": "finish"} for the
 // totals. Each is answered by one line.
 #pragma once
@@ -30,9 +31,13 @@ struct WorkerTask {
   std::string plans;      // file with saved plans
   std::string stamp;      // what the plans are for
   std::string output;     // folder for .npy outputs; empty: none
+  // Of the roles that serve:
+  std::vector<std::vector<std::int64_t>> shapes;  // see set_shape()
+  unsigned concurrency = 1;                       // threads that run the model at the same time
+  unsigned runs = 20;                             // of each shape
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerTask, role, models, ready_models, threads, processor, seed, dims,
-                                                inputs, reference, plans, stamp, output)
+                                                inputs, reference, plans, stamp, output, shapes, concurrency, runs)
 
 // Serves standard input until it ends. Returns the exit code.
 int serve_worker();

@@ -153,6 +153,36 @@ class RunCommand(unittest.TestCase):
         self.assertEqual(report["weights"], "copied")
         self.assertTrue(report["identical"])
 
+    def test_serves_a_mix_of_shapes_from_several_threads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run(MODEL, "--runs", "4", "--shapes", "16,40,7x64", "--concurrency", "3", "--html", "map.html",
+                         "--json", "report.json", cwd=folder)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("3 shapes, 3 at a time", result.stdout)
+            self.assertIn("12 runs, outputs identical", result.stdout)
+            with open(os.path.join(folder, "report.json")) as file:
+                report = json.load(file)
+            self.assertTrue(report["identical"])
+            self.assertEqual([shape["inputs"] for shape in report["shapes"]], ["x 16x64", "x 40x64", "x 7x64"])
+            for shape in report["shapes"]:
+                self.assertGreater(shape["requests"], 0)
+                self.assertGreaterEqual(shape["plan_bytes"], shape["lower_bound_bytes"])
+                self.assertGreater(shape["plan_bytes"], 0)
+            # Each shape runs twice before it is timed, and is recorded at most once.
+            self.assertLessEqual(report["recorded_runs"], 3)
+            self.assertGreater(report["planned_requests"], report["requests"] / 2)
+            self.assertGreater(report["stock"]["process_peak_bytes"], 1 << 20)
+            with open(os.path.join(folder, "map.html")) as file:
+                page = file.read()
+            for shape in report["shapes"]:
+                self.assertIn(shape["inputs"], page)
+
+    def test_serves_one_shape_from_several_threads(self):
+        report = json.loads(run(MODEL, "--runs", "5", "--concurrency", "2", "--dim", "rows=30", "--json", "-").stdout)
+        self.assertTrue(report["identical"])
+        self.assertEqual(report["concurrency"], 2)
+        self.assertEqual([shape["inputs"] for shape in report["shapes"]], ["x 30x64"])
+
     def test_says_what_is_wrong_and_what_to_do(self):
         with tempfile.TemporaryDirectory() as folder:
             bad_npy = os.path.join(folder, "bad.npy")
@@ -174,6 +204,18 @@ class RunCommand(unittest.TestCase):
                 ([MODEL, "--input", "x=" + wrong_shape], 2, "takes shape"),
                 ([MODEL, "--input", "x=" + wrong_type], 2, "takes float32"),
                 ([MODEL, "--threads", "0"], 2, "threads"),
+                ([MODEL, "--concurrency", "0"], 2, "concurrency"),
+                ([MODEL, "--shapes", "16x"], 2, "320x320,640x480"),
+                ([MODEL, "--shapes", "0"], 2, "320x320,640x480"),
+                ([MODEL, "--shapes", "16,"], 2, "320x320,640x480"),
+                ([MODEL, "--shapes", "99999999999999999999"], 2, "320x320,640x480"),
+                ([MODEL, "--shapes", "16x32"], 2, "or all 2"),
+                ([MODEL, "--shapes", "1x2x3"], 2, "or all 2"),
+                ([MODEL, "--shapes", "2147483648"], 2, "larger than the memory"),
+                ([MODEL, "--dim", "rows=9223372036854775807"], 2, "larger than the memory"),
+                ([MODEL, MODEL, "--shapes", "16"], 2, "one model"),
+                ([MODEL, "--shapes", "16", "--plan-cache", folder], 2, "--plan-cache"),
+                (["/nonexistent/model.onnx", "--shapes", "16"], 1, "name an .onnx file"),
             ):
                 result = run(*arguments)
                 self.assertEqual(result.returncode, code, (arguments, result.stderr))
