@@ -99,6 +99,27 @@ std::vector<Monomial> monomials_of(std::size_t variables, unsigned degree) {
   return all;
 }
 
+// The determinant modulo 2^64 of the matrix of some columns, with the values as a further column, at as many points
+// from `first` on. It is zero if the values are a combination of the columns, so anything else rules that out, at a
+// fraction of the cost of an elimination.
+std::uint64_t determinant(std::span<const std::span<const std::int64_t>> columns, std::span<const std::int64_t> values,
+                          std::size_t first, std::uint32_t used, std::size_t column) noexcept {
+  const std::size_t size = columns.size() + 1;
+  std::uint64_t sum = 0;
+  bool minus = false;
+  for (std::size_t r = 0; r < size; ++r) {
+    if ((used >> r & 1) != 0) continue;
+    const auto value = static_cast<std::uint64_t>(column + 1 == size ? values[first + r] : columns[column][first + r]);
+    if (column + 1 == size) return value;
+    if (value != 0) {
+      const std::uint64_t term = value * determinant(columns, values, first, used | 1u << r, column + 1);
+      sum += minus ? std::uint64_t{0} - term : term;
+    }
+    minus = !minus;
+  }
+  return sum;
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> ExactFunction::operator()(std::span<const std::int64_t> point) const noexcept {
@@ -287,7 +308,12 @@ struct FunctionFinder::Search {
     } else {
       std::array<std::span<const std::int64_t>, kMaxTerms> used;
       for (std::size_t i = 0; i < chosen.size(); ++i) used[i] = columns.values[chosen[i]];
-      std::optional<Combination> exact = combine(std::span(used).first(chosen.size()), values);
+      const auto these = std::span(used).first(chosen.size());
+      // There is one more value than terms, at least.
+      if (determinant(these, values, 0, 0, 0) != 0 ||
+          determinant(these, values, values.size() - chosen.size() - 1, 0, 0) != 0)
+        return;
+      std::optional<Combination> exact = combine(these, values);
       if (!exact) return;
       // A term that is not needed: the function was found with fewer terms.
       if (std::any_of(exact->numerators.begin(), exact->numerators.end(), [](Wide n) { return n == 0; })) return;

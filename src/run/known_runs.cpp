@@ -14,6 +14,9 @@ namespace {
 // for a plan of a larger shape to be used.
 constexpr double kGoodEnough = 1.01;
 constexpr double kDominates = 1.015;
+// A plan is made for at most so many steps of growing dimensions, and after none could be, for so many runs not tried.
+constexpr std::int64_t kMostAhead = 32;
+constexpr unsigned kAheadPause = 16;
 
 std::uint64_t live_load(const ReplayTrace& trace) noexcept {
   std::uint64_t live = 0, peak = 0;
@@ -132,7 +135,7 @@ Result<MemoryPlan> KnownRuns::search(const PlanProblem& problem) const {
 Result<void> KnownRuns::plan_shape(const ShapePtr& shape) {
   const PlanProblem problem = plan_problem(shape->trace);
   BERTH_TRY_ASSIGN(MemoryPlan memory, search(problem));
-  BERTH_TRY(check(shape->trace, memory));
+  BERTH_TRY(check(shape->trace, problem, memory));
   auto plan = std::make_shared<ReplayPlan>(std::exchange(shape->trace, {}), std::move(memory));
   plan->trace_id = shape->trace_id;
   const std::shared_ptr<KnownKey> key = shape->key.lock();
@@ -158,7 +161,7 @@ std::shared_ptr<ReplayPlan> KnownRuns::lay_out(KnownKey& key, ShapeModel::Predic
   const auto start = std::chrono::steady_clock::now();
   const PlanProblem problem = plan_problem(prediction.trace);
   MemoryPlan memory = let_down(problem, key.model.orders(prediction.kind));
-  if (!check(prediction.trace, memory)) return nullptr;
+  if (!check(prediction.trace, problem, memory)) return nullptr;
   memory.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   auto plan = std::make_shared<ReplayPlan>(std::move(prediction.trace), std::move(memory), true);
   plan->trace_id = next_trace();
@@ -192,25 +195,44 @@ std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_ahead(const KnownShape& sha
   if (before.size() != now.size() || before == now) return nullptr;
   for (std::size_t i = 0; i < now.size(); ++i)
     if (before[i] > now[i]) return nullptr;
-  // The dimensions grow from run to run, as with a cache of what a decoder has read: one plan for the next few.
-  const std::uint64_t load = live_load(trace);
-  for (const std::int64_t steps : {32, 8}) {
-    std::vector<std::int64_t> ahead(now.size());
-    for (std::size_t i = 0; i < now.size(); ++i)
-      if (__builtin_mul_overflow(now[i] - before[i], steps, &ahead[i]) ||
-          __builtin_add_overflow(ahead[i], now[i], &ahead[i]))
-        return nullptr;
-    std::optional<ShapeModel::Prediction> prediction = key.model.predict(ahead);
-    if (!prediction || prediction->kind != shape.kind || !within(live_load(prediction->trace), load, kDominates))
-      continue;
-    const bool larger = std::equal(
-        prediction->trace.requests.begin(), prediction->trace.requests.end(), trace.requests.begin(),
-        [](const ReplayRequest& a, const ReplayRequest& b) { return a.bytes >= b.bytes && b.bytes > a.bytes / 2; });
-    if (!larger) continue;
-    std::shared_ptr<ReplayPlan> plan = lay_out(key, std::move(*prediction));
-    if (plan != nullptr && within(plan->memory.size, load, kDominates)) return plan;
+  if (key.ahead_pause > 0) {
+    --key.ahead_pause;
+    return nullptr;
   }
-  return nullptr;
+  // The dimensions grow from run to run, as with a cache of what a decoder has read: one plan for the next few. How
+  // many that can be changes slowly, so one number of steps is tried, and another the next time.
+  const std::uint64_t load = live_load(trace);
+  const std::int64_t steps = key.ahead_steps;
+  std::shared_ptr<const ReplayPlan> plan = lay_out_steps_ahead(shape, key, trace, load, steps);
+  if (plan != nullptr) {
+    key.ahead_steps = std::min(steps * 2, kMostAhead);
+  } else if (steps > 1) {
+    key.ahead_steps = steps / 2;
+  } else {
+    key.ahead_pause = kAheadPause;
+    key.ahead_steps = 2;
+  }
+  return plan;
+}
+
+std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_steps_ahead(const KnownShape& shape, KnownKey& key,
+                                                                 const ReplayTrace& trace, std::uint64_t load,
+                                                                 std::int64_t steps) {
+  const std::vector<std::int64_t>& now = shape.dimensions;
+  std::vector<std::int64_t> ahead(now.size());
+  for (std::size_t i = 0; i < now.size(); ++i)
+    if (__builtin_mul_overflow(now[i] - key.last_new[i], steps, &ahead[i]) ||
+        __builtin_add_overflow(ahead[i], now[i], &ahead[i]))
+      return nullptr;
+  std::optional<ShapeModel::Prediction> prediction = key.model.predict(ahead);
+  if (!prediction || prediction->kind != shape.kind || !within(live_load(prediction->trace), load, kDominates))
+    return nullptr;
+  const bool larger = std::equal(
+      prediction->trace.requests.begin(), prediction->trace.requests.end(), trace.requests.begin(),
+      [](const ReplayRequest& a, const ReplayRequest& b) { return a.bytes >= b.bytes && b.bytes > a.bytes / 2; });
+  if (!larger) return nullptr;
+  std::shared_ptr<ReplayPlan> plan = lay_out(key, std::move(*prediction));
+  return plan != nullptr && within(plan->memory.size, load, kDominates) ? plan : nullptr;
 }
 
 bool KnownRuns::predict(const ShapePtr& shape, KnownKey& key) {
@@ -250,7 +272,7 @@ Result<void> KnownRuns::prepare(const ShapePtr& shape) {
   ReplayTrace trace = shape->plan->trace;
   const PlanProblem problem = plan_problem(trace);
   BERTH_TRY_ASSIGN(MemoryPlan memory, search(problem));
-  BERTH_TRY(check(trace, memory));
+  BERTH_TRY(check(trace, problem, memory));
   if (memory.size >= shape->plan->memory.size) return {};
   key->model.add_order(shape->kind, order_of_offsets(memory));
   auto plan = std::make_shared<ReplayPlan>(std::move(trace), std::move(memory), true);

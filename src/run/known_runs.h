@@ -50,6 +50,8 @@ struct KnownKey {
   std::map<std::vector<std::int64_t>, ShapePtr> shapes;
   std::uint64_t kept_known = 0;        // how often a request was found to be kept
   std::vector<std::int64_t> last_new;  // the last dimensions that there was no plan for
+  std::int64_t ahead_steps = 32;       // of growing dimensions, that the next plan is tried for
+  unsigned ahead_pause = 0;            // runs until that is tried again
 };
 
 // A request that is live between runs: its trace and its number in it.
@@ -99,6 +101,9 @@ class KnownRuns {
   std::shared_ptr<const ReplayPlan> dominating(const KnownShape& shape, const KnownKey& key,
                                                const ReplayTrace& trace) const;
   std::shared_ptr<const ReplayPlan> lay_out_ahead(const KnownShape& shape, KnownKey& key, const ReplayTrace& trace);
+  std::shared_ptr<const ReplayPlan> lay_out_steps_ahead(const KnownShape& shape, KnownKey& key,
+                                                        const ReplayTrace& trace, std::uint64_t load,
+                                                        std::int64_t steps);
   std::shared_ptr<ReplayPlan> lay_out(KnownKey& key, ShapeModel::Prediction prediction);
   void stay_within_bounds(const KnownShape* but);
   void drop(KnownKey& key, const ShapePtr& shape) noexcept;

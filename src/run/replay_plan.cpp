@@ -134,6 +134,10 @@ std::size_t ReplayPlan::footprint() const noexcept {
 }
 
 Result<void> check(const ReplayTrace& trace, const MemoryPlan& memory) {
+  return check(trace, plan_problem(trace), memory);
+}
+
+Result<void> check(const ReplayTrace& trace, const PlanProblem& problem, const MemoryPlan& memory) {
   const std::size_t n = trace.requests.size();
   if (n >= ReplayRequest::kNeverReleased) return damaged();
   std::vector<bool> released(n);
@@ -151,7 +155,6 @@ Result<void> check(const ReplayTrace& trace, const MemoryPlan& memory) {
     if (request.bytes == 0 || !power_of_two || request.alignment > 0x8000'0000u) return damaged();
     if (released[i] != (request.released_at != ReplayRequest::kNeverReleased)) return damaged();
   }
-  const PlanProblem problem = plan_problem(trace);
   if (const Violation violation = validate(problem, memory))
     return Error::with_text(Code::kInvalidData, Layer::kPlan,
                             "the plan for a recorded run is not valid: " + describe(violation, problem, memory));

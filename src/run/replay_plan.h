@@ -60,6 +60,8 @@ struct ReplayPlan {
 // kInvalidData unless the trace is consistent (releases in order, each request released at most once) and the plan is
 // a valid one for it. Requires nothing: the input may come from a damaged file.
 Result<void> check(const ReplayTrace& trace, const MemoryPlan& memory);
+// The same where plan_problem(trace) is known.
+Result<void> check(const ReplayTrace& trace, const PlanProblem& problem, const MemoryPlan& memory);
 
 struct NamedPlan {
   std::string key;

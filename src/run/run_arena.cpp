@@ -99,9 +99,11 @@ Result<void> ArenaSet::fit(RunArena*& arena, std::uint64_t need, std::uint64_t a
       live = !arena->follow.live().empty();
       if (live) arena->retired = true;
     }
-    // Memory that grows again and again, as with a cache that gets longer, is taken in larger steps. What is not
-    // faulted in costs only addresses; where that cannot be chosen, the first growth is exact.
-    const std::uint64_t grown = has_pages() && has != 0 ? std::max(need, has / 2 * 3) : need;
+    // Memory that grows again and again, as with a cache that gets longer, is taken in larger steps, since each one
+    // faults all pages in again. What is not faulted in costs only addresses; where that cannot be chosen, every growth
+    // is exact.
+    constexpr std::uint64_t kGrowth = 4, kMostGrown = std::uint64_t{1} << 40;
+    std::uint64_t grown = has_pages() && has != 0 && need < kMostGrown ? kGrowth * need : need;
     if (live) {
       // Freed by the last release of its slots.
       const MutexLock guard(mutex_);
@@ -120,9 +122,17 @@ Result<void> ArenaSet::fit(RunArena*& arena, std::uint64_t need, std::uint64_t a
     } else {
       drop_memory(*arena);
     }
-    BERTH_TRY_ASSIGN(const Block block, memory_->allocate({.bytes = grown + options_.arena_slack,
-                                                           .alignment = alignment,
-                                                           .label = Name("replay arena")}));
+    const auto allocate = [&](std::uint64_t bytes) {
+      return memory_->allocate(
+          {.bytes = bytes + options_.arena_slack, .alignment = alignment, .label = Name("replay arena")});
+    };
+    Result<Block> taken = allocate(grown);
+    if (!taken && grown != need) {
+      // A budget that has room for the run need not have room for addresses.
+      grown = need;
+      taken = allocate(grown);
+    }
+    BERTH_TRY_ASSIGN(const Block block, std::move(taken));
     const ScopedLock guard(arena->lock);
     arena->block = block;
     arena->base.store(address_of(block), std::memory_order_relaxed);

@@ -144,6 +144,43 @@ TEST(ReplayShapes, PlansADecoderWhoseCacheGrowsAfterTheFirstSteps) {
   EXPECT_LE(counters.plans, ReplayOptions{}.max_plans);
 }
 
+// All of it grows with the past length.
+Network growing_network() {
+  Network network;
+  for (int layer = 0; layer < 8; ++layer)
+    network.push_back({[](const Dims& d) { return static_cast<std::uint64_t>(4 * 512 * (d[1] + 1)); }, 9});
+  return network;
+}
+
+ReplayOptions with_pages(std::uint64_t* faulted) {
+  ReplayOptions options;
+  options.pages.fault_in = [faulted](const Block&, std::uint64_t, std::uint64_t bytes) { *faulted += bytes; };
+  options.pages.give_back = [](const Block&, std::uint64_t, std::uint64_t) {};
+  return options;
+}
+
+TEST(ReplayShapes, AnArenaThatGrowsStepByStepIsRarelyFaultedInAnew) {
+  std::uint64_t faulted = 0;
+  Engine engine(growing_network(), with_pages(&faulted));
+  for (std::int64_t past = 64; past < 264; ++past) engine.run({1, past, 1, past + 1});
+  EXPECT_GE(engine.replay->counters().predicted_runs, 190u);
+  EXPECT_LE(engine.arena->allocations, 3);
+  // Only what runs need is resident, whatever the block has addresses for.
+  const std::uint64_t needed = std::uint64_t{8} * 4 * 512 * 264;
+  EXPECT_GE(engine.replay->counters().arena_bytes, needed);
+  EXPECT_LE(engine.replay->counters().arena_bytes, needed + needed / 50);
+  EXPECT_LE(faulted, needed * 3 / 2);
+}
+
+TEST(ReplayShapes, AnArenaGrowsExactlyWhereThereAreNotAddressesForMore) {
+  std::uint64_t faulted = 0;
+  Engine engine(growing_network(), with_pages(&faulted));
+  engine.arena->most_bytes = std::size_t{8} * 4 * 512 * 128;
+  for (std::int64_t past = 64; past < 120; ++past) engine.run({1, past, 1, past + 1});
+  const ReplayRun last = engine.run({1, 120, 1, 121});
+  EXPECT_EQ(last.planned, last.requests);
+}
+
 TEST(ReplayShapes, AWrongPredictionCostsADeviationAndIsLearnedFrom) {
   // Like a product of the dimensions, until it is not.
   const Network network{{[](const Dims& d) { return static_cast<std::uint64_t>(64 * d[0] + (d[0] > 100 ? 4096 : 0)); }},

@@ -17,7 +17,7 @@ class FakeMemory : public Allocator {
  public:
   Result<Block> allocate(const BlockSpec& spec) override {
     const std::lock_guard guard(mutex_);
-    if (fail_after == 0)
+    if (fail_after == 0 || spec.bytes > most_bytes)
       return Error(Code::kOutOfMemory, Layer::kAllocator, "asked for {b}, there is none", spec.bytes);
     if (fail_after > 0) --fail_after;
     ++allocations;
@@ -66,7 +66,8 @@ class FakeMemory : public Allocator {
 
   int allocations = 0;
   int trims = 0;
-  int fail_after = -1;  // allocations that still succeed; -1: all
+  int fail_after = -1;                       // allocations that still succeed; -1: all
+  std::size_t most_bytes = ~std::size_t{0};  // of one allocation
 
  private:
   mutable std::mutex mutex_;
