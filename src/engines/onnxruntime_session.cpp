@@ -143,6 +143,8 @@ Result<std::unique_ptr<Model>> Engine::open(const SessionSettings& settings) con
     settings.memory->forget_loading();  // what starting the engine needed
     BERTH_TRY(settings.memory->prepare(reinterpret_cast<OrtSessionOptions*>(options.value)));
   }
+  if (settings.memory == nullptr && !settings.arena)
+    BERTH_TRY(check(table, table.disable_cpu_mem_arena(options.value), "run without an arena"));
   const auto set = [&](const char* key, const char* value) {
     return check(table, table.add_session_config_entry(options.value, key, value), key);
   };

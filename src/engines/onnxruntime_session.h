@@ -98,7 +98,8 @@ struct SessionSettings {
   std::span<const std::byte> bytes = {};         // instead of the file: what it holds; read while the session is made
   const MappedModel* mapped = nullptr;           // an .ort model to run from in place; it must outlive the session
   int threads = 1;                               // inside an operator; 0: as many as the engine likes
-  engines::OnnxRuntimeMemory* memory = nullptr;  // null: the engine's own arena
+  engines::OnnxRuntimeMemory* memory = nullptr;  // null: the engine's own
+  bool arena = true;                             // false: the engine's own memory is the heap, not its arena
   std::string save_ready_model = {};             // where to write the optimised model as .ort; empty: nowhere
 };
 

@@ -1,0 +1,228 @@
+// The measurements of `./run bench serving`, each made in a process of its own: what one side does and what it takes,
+// as JSON for the process that compares the sides.
+#pragma once
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "berth/plan/plan.h"
+#include "serving_support.h"
+#include "support/decoder_onnx.h"
+
+namespace serving {
+
+using Json = nlohmann::json;
+
+inline Json counters_of(Server& server) {
+  if (server.replay() == nullptr) return {};
+  const berth::ReplayCounters c = server.replay()->counters();
+  return {{"requests", c.requests},  {"planned", c.planned},         {"recorded", c.recorded_runs},
+          {"arenas", c.arenas},      {"arena_bytes", c.arena_bytes}, {"deviated", c.deviated},
+          {"waits", c.waits},        {"predictions", c.predictions}, {"unattributed", c.unattributed},
+          {"unlearned", c.unlearned}};
+}
+
+// N threads run one session at the same time. Memory is counted from the loaded session on, the recorded runs included;
+// time after a warm-up.
+inline Json threads_child(const std::string& side, const BenchModel& model, unsigned threads, int runs, unsigned cap) {
+  std::vector<std::byte> bytes = read_file(*find_model(model.file));
+  berth::engines::OnnxRuntimeOptions options;
+  options.replay.max_arenas = cap;
+  Server server(side, bytes, std::move(options));
+  bytes = {};
+  const std::vector<ort::Tensor> inputs = server.inputs(model.usual);
+  fault_in_engine();
+  const std::uint64_t loaded = resident();
+  reset_peak();
+  std::atomic<std::uint64_t> hash{0};
+  std::atomic<bool> same{true};
+  const auto all = [&](int count) {
+    std::vector<std::thread> pool;
+    for (unsigned t = 0; t < threads; ++t)
+      pool.emplace_back([&] {
+        for (int i = 0; i < count; ++i) {
+          const std::uint64_t made = server.run(inputs).hash;
+          const std::uint64_t before = hash.exchange(made);
+          if (before != 0 && before != made) same = false;
+        }
+      });
+    for (std::thread& thread : pool) thread.join();
+  };
+  all(2);
+  const Json warm = counters_of(server);
+  const double cpu = cpu_seconds();
+  const Clock::time_point start = Clock::now();
+  all(runs);
+  Json result{{"seconds", seconds_since(start)}, {"cpu", cpu_seconds() - cpu}};
+  result["over"] = peak() - std::min(peak(), loaded);
+  result["hash"] = hash.load();
+  result["same"] = same.load();
+  if (server.replay() != nullptr) {
+    const Json now = counters_of(server);
+    result["counters"] = now;
+    const double requests = now["requests"].get<double>() - warm["requests"].get<double>();
+    result["planned"] = (now["planned"].get<double>() - warm["planned"].get<double>()) / std::max(requests, 1.0);
+    if (const auto plan = server.replay()->plan("model", Server::dims_of(inputs))) result["plan"] = plan->size;
+  }
+  return result;
+}
+
+inline Dims random_dims(const BenchModel& model, std::mt19937& random) {
+  Dims dims = model.usual;
+  for (const Range& range : model.ranges)
+    dims[range.axis] =
+        range.low + range.unit * static_cast<std::int64_t>(
+                                     random() % static_cast<unsigned>((range.high - range.low) / range.unit + 1));
+  return dims;
+}
+
+// Shapes that are drawn at random, most of them new.
+inline Json shapes_child(const std::string& side, const BenchModel& model, int count, unsigned seed) {
+  Beginning beginning;
+  berth::engines::OnnxRuntimeOptions options;
+  beginning.measure(options.replay);
+  Server server(side, read_file(*find_model(model.file)), std::move(options));
+  const std::uint64_t loaded = resident();
+  reset_peak();
+  std::mt19937 random(seed);
+  Json hashes = Json::array();
+  int last_recorded = 0, unseen = 0;
+  std::uint64_t deviated = 0, requests = 0;
+  double worst = 1, sum = 0, slowest = 0, begins = 0, faults = 0, layouts = 0;
+  for (int i = 1; i <= count; ++i) {
+    const std::vector<ort::Tensor> inputs = server.inputs(random_dims(model, random));
+    const std::uint64_t predictions = server.replay() == nullptr ? 0 : server.replay()->counters().predictions;
+    const double faults_before = beginning.faults;
+    const Server::Done done = server.run(inputs);
+    hashes.push_back(done.hash);
+    if (server.replay() == nullptr) continue;
+    if (done.run.recorded) last_recorded = i;
+    if (i > 6) deviated += done.run.deviated;
+    if (!done.run.predicted || server.replay()->counters().predictions == predictions) continue;
+    const auto trace = server.replay()->trace("model", Server::dims_of(inputs));
+    const auto plan = server.replay()->plan("model", Server::dims_of(inputs));
+    if (!trace || !plan) continue;
+    const auto own = berth::plan(berth::plan_problem(*trace), {.time_limit = 0.2});
+    const double ratio = static_cast<double>(plan->size) / static_cast<double>(std::max<std::uint64_t>(own->size, 1));
+    worst = std::max(worst, ratio);
+    sum += ratio;
+    requests = trace->requests.size();
+    const double begin = (done.begin - (beginning.faults - faults_before)) * 1e3;
+    slowest = std::max(slowest, begin);
+    begins += begin;
+    faults += (beginning.faults - faults_before) * 1e3;
+    layouts += plan->seconds * 1e3;
+    ++unseen;
+  }
+  const double n = std::max(unseen, 1);
+  Json result{{"hashes", hashes}, {"over", peak() - std::min(peak(), loaded)}, {"last_recorded", last_recorded}};
+  result["deviated"] = deviated;
+  result["unseen"] = unseen;
+  result["requests"] = requests;
+  result["worst"] = worst;
+  result["mean"] = sum / n;
+  result["begin_ms"] = begins / n;
+  result["slowest_ms"] = slowest;
+  result["fault_ms"] = faults / n;
+  result["layout_ms"] = layouts / n;
+  result["counters"] = counters_of(server);
+  return result;
+}
+
+// Small inputs, a large one, small ones again.
+inline Json decay_child(const std::string& side, const BenchModel& model) {
+  berth::engines::OnnxRuntimeOptions options;
+  options.replay.decay = std::chrono::milliseconds(300);
+  Server server(side, read_file(*find_model(model.file)), std::move(options));
+  const auto shape = [&](std::int64_t pixels) {
+    Dims dims = model.usual;
+    dims[2] = dims[3] = pixels;
+    return server.inputs(dims);
+  };
+  const auto small = shape(320), large = shape(960);
+  const auto run_for = [&](const std::vector<ort::Tensor>& inputs, double seconds) {
+    const Clock::time_point start = Clock::now();
+    do server.run(inputs);
+    while (seconds_since(start) < seconds);
+  };
+  run_for(small, 0.5);
+  const std::uint64_t before = resident();
+  for (int i = 0; i < 3; ++i) server.run(large);
+  const std::uint64_t with_large = resident();
+  run_for(small, 1.5);
+  const std::uint64_t after = resident();
+  const std::uint64_t faults_before = faults();
+  for (int i = 0; i < 10; ++i) server.run(small);
+  return {{"before", before}, {"large", with_large}, {"after", after}, {"faults", faults() - faults_before}};
+}
+
+// A cache that grows by one row in each step; what a step returns is the input of the next.
+inline Json decoder_child(const std::string& side, int steps) {
+  constexpr unsigned kLayers = 4, kWidth = 512;
+  const std::string text = berth::testing::decoder_onnx(kLayers, kWidth);
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  Beginning beginning;
+  berth::engines::OnnxRuntimeOptions options;
+  beginning.measure(options.replay);
+  Server server(side, bytes, std::move(options));
+  fault_in_engine();
+  const std::uint64_t loaded = resident();
+  std::vector<std::vector<std::byte>> caches(2 * kLayers, std::vector<std::byte>(std::size_t{4} * kWidth * 64));
+  std::uint64_t hash = 0xcbf2'9ce4'8422'2325;
+  int planned = 0;
+  std::vector<std::byte> x(std::size_t{4} * kWidth);
+  const double cpu = cpu_seconds();
+  const std::uint64_t faults_before = faults();
+  for (int step = 0; step < steps; ++step) {
+    const std::int64_t past = 64 + step;
+    for (std::size_t i = 0; i < kWidth; ++i) {
+      const float value = static_cast<float>((i * 31 + static_cast<std::size_t>(step) * 17) % 97) / 97.0f;
+      std::memcpy(x.data() + 4 * i, &value, 4);
+    }
+    std::vector<ort::InputView> views{{{1, kWidth}, x}};
+    Dims dims{1, kWidth};
+    for (const auto& cache : caches) {
+      views.push_back({{past, kWidth}, cache});
+      dims.insert(dims.end(), {past, kWidth});
+    }
+    std::vector<std::size_t> outputs(server.model().outputs().size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = i;
+    std::optional<berth::engines::OnnxRuntimeMemory::Run> scope;
+    if (server.replay() != nullptr) {
+      const double before = thread_seconds();
+      scope.emplace(*server.replay(), "decoder", dims);
+      beginning.all += thread_seconds() - before;
+    }
+    {
+      const auto made = server.model().run(views, outputs).value();
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        const auto view = made[i].view().value();
+        if (i == 0)
+          hash = hash_bytes(view.bytes, hash);
+        else
+          caches[i - 1].assign(view.bytes.begin(), view.bytes.end());
+      }
+    }
+    if (scope) {
+      const berth::ReplayRun did = scope->end();
+      planned += !did.recorded && did.deviated == 0 ? 1 : 0;
+    }
+  }
+  const double cpu_after = cpu_seconds();
+  const std::uint64_t now = resident(), over = now - std::min(now, loaded);
+  return {{"hash", hash},
+          {"planned", planned},
+          {"cpu", cpu_after - cpu},
+          {"faults", faults() - faults_before},
+          {"begin_ms", beginning.all * 1e3},
+          {"fault_ms", beginning.faults * 1e3},
+          {"search_ms", beginning.search * 1e3},
+          {"over", over},
+          {"counters", counters_of(server)}};
+}
+
+}  // namespace serving
