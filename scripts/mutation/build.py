@@ -1,0 +1,170 @@
+"""The build that has every mutant: a copy of include/ and src/ with the changes in it, and links to everything else."""
+import json
+import os
+import re
+import subprocess
+
+from . import sites
+from .source import Source
+
+LINKS = ("CMakeLists.txt", "cmake", "tests", "examples", "cli", "python", "bench", "scripts", "docs", "pyproject.toml", "README.md", "LICENSE")
+PROGRAMS = {  # target: where it is
+    "berth_tests": "tests/berth_tests",
+    "berth_metal_tests": "tests/devices/metal/berth_metal_tests",
+    "system_faults_test": "tests/system_faults/system_faults_test",
+    "allocations_test": "tests/allocations/allocations_test",
+}
+SLACK = 32  # numbers a file may gain before all files are numbered anew
+MOST = 1 << 16
+
+
+class Build:
+    def __init__(self, root, jobs, progress):
+        self.root, self.jobs, self.progress = root, jobs, progress
+        self.folder = root / "build" / "mutate"
+        self.tree = self.folder / "tree"
+        self.output = self.folder / "out"
+        self.state_path = self.folder / "state.json"
+        self.state = json.loads(self.state_path.read_text()) if self.state_path.exists() else {"first": {}, "refused": []}
+        self.refused = set(tuple(r) for r in self.state["refused"])
+        self.sources, self.mutants = {}, []
+
+    def find(self):
+        """Reads the sources and numbers their mutants. A file keeps its numbers as long as they fit."""
+        self.sources, self.mutants = {}, []
+        for folder in ("include", "src"):
+            for path in sorted((self.root / folder).rglob("*")):
+                name = str(path.relative_to(self.root))
+                if path.suffix in (".h", ".cpp") and "/os/macos/" not in name:
+                    source = Source(name, path.read_text())
+                    self.sources[name] = (source, sites.find(source))
+        first = self.state["first"]
+        if any(name not in first or len(found) > first[name][1] for name, (_, found) in self.sources.items()):
+            first.clear()
+            number = 1
+            for name, (_, found) in self.sources.items():
+                first[name] = (number, len(found) + SLACK)
+                number += len(found) + SLACK
+            if number >= MOST:
+                raise SystemExit(f"mutate: {number} mutants; the table in mutation.h has room for {MOST}")
+        for name, (_, found) in self.sources.items():
+            for i, mutant in enumerate(found):
+                mutant.number = first[name][0] + i
+            self.mutants += found
+
+    def write(self):
+        for name, (source, found) in self.sources.items():
+            refused = {m.number for m in found if self.key(m) in self.refused}
+            put(self.tree / name, sites.rewrite(source, found, refused))
+        # What is gone from the repository goes from the copy.
+        for folder in ("include", "src"):
+            for path in (self.tree / folder).rglob("*"):
+                name = str(path.relative_to(self.tree))
+                if path.is_file() and name not in self.sources and not (self.root / name).exists():
+                    path.unlink()
+        for path in (self.root / "src").rglob("CMakeLists.txt"):
+            put(self.tree / path.relative_to(self.root), path.read_text())
+        for path in (self.root / "src").rglob("*"):
+            if path.is_file() and path.suffix not in (".h", ".cpp") and path.name != "CMakeLists.txt":
+                link(self.tree / path.relative_to(self.root), path)
+        for name in LINKS:
+            link(self.tree / name, self.root / name)
+        for name in ("venv", "metal-cpp"):
+            if (self.root / "build" / name).exists():
+                link(self.tree / "build" / name, self.root / "build" / name)
+        put(self.tree / "mutation.h", (self.root / "scripts/mutation/mutation.h").read_text())
+
+    def build(self):
+        """Builds the test programs. What the compiler refuses is left out, until it refuses nothing."""
+        if not (self.output / "build.ninja").exists():
+            self.configure()
+        for _ in range(12):
+            self.write()
+            done, text = self.ninja()
+            if done:
+                self.save()
+                return
+            if not self.refuse(text):
+                (self.folder / "build.log").write_text(text)
+                raise SystemExit(f"mutate: the build fails, and not because of a mutant (full log: {self.folder}/build.log)")
+            self.save()
+        raise SystemExit("mutate: the compiler refused mutants in every round")
+
+    def configure(self):
+        self.write()
+        command = ["cmake", "-S", self.tree, "-B", self.output, "-G", "Ninja", "-DCMAKE_C_COMPILER=clang-16",
+                   "-DCMAKE_CXX_COMPILER=clang++-16", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1",
+                   f"-DCMAKE_CXX_FLAGS=-w -ferror-limit=0 -include {self.tree}/mutation.h", "-DBERTH_METAL=ON",
+                   "-DBERTH_METAL_DOUBLE=ON", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=OFF", "-DBERTH_CLI=OFF",
+                   "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"mutate: cmake failed\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+
+    def ninja(self):
+        """Returns whether everything was built, and the compiler's messages."""
+        # The library alone shows what is refused in sources; only then are the tests compiled.
+        text = ""
+        for targets in (["berth"], list(PROGRAMS)):
+            run = subprocess.Popen(["ninja", "-C", self.output, "-j", str(self.jobs), "-k", "0", *targets], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace")
+            for line in run.stdout:
+                text += line
+                step = re.match(r"\[(\d+)/(\d+)\]", line)
+                if step:
+                    self.progress(f"building: {step[1]} of {step[2]} files")
+            if run.wait() != 0:
+                return False, text
+        return True, text
+
+    def refuse(self, text):
+        """Leaves out the mutants that the messages name; returns how many there are."""
+        before = len(self.refused)
+        places, failing = set(), False
+        for line in text.split("\n"):
+            m = re.match(r"(.*?):(\d+):\d+: (fatal error|error|note): (.*)", line)
+            if not m:
+                continue
+            error = m[3] != "note"
+            if "mutation.h" in m[1]:
+                failing = failing or error  # the place follows in a note
+                continue
+            if error or (failing and "requested here" in m[4]):
+                failing = False
+                if str(self.tree) in m[1] or m[1].startswith(("include/", "src/")):
+                    places.add((os.path.relpath(m[1], self.tree) if m[1].startswith("/") else m[1], int(m[2])))
+        for name, line in places:
+            if name not in self.sources:
+                continue
+            found = [m for m in self.sources[name][1] if self.key(m) not in self.refused]
+            here = [m for m in found if line in (m.line, m.last_line)] or [m for m in found if m.line <= line <= m.last_line]
+            self.refused |= {self.key(m) for m in here}
+        return len(self.refused) - before
+
+    @staticmethod
+    def key(m):
+        return (m.path, m.operator, m.before, m.after)
+
+    def valid(self):
+        """What compiles, without changes of a hint, from which nothing but time follows."""
+        return [m for m in self.mutants if self.key(m) not in self.refused and
+                not (m.operator in (sites.ORDER, sites.OFF_BY_ONE) and ".reserve(" in m.before)]
+
+    def save(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state["refused"] = sorted(self.refused)
+        self.state_path.write_text(json.dumps(self.state))
+
+
+def put(path, text):
+    """Writes a file unless it is there with this text: an unchanged file is not compiled again."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def link(path, target):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_symlink():
+        path.symlink_to(target)
