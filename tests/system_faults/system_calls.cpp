@@ -235,8 +235,8 @@ bool gets_fault(const char* call, int reason, Signals signals) {
   State& s = state();
   if (!s.armed.load(std::memory_order_relaxed)) return false;
   const std::size_t number = s.seen.fetch_add(1) + 1;
-  if (number != s.number.load()) return false;
   const SystemFault fault = s.fault.load();
+  if (number < s.number.load() || (number > s.number.load() && fault != SystemFault::kForbid)) return false;
   if (fault == SystemFault::kNone || (fault == SystemFault::kInterrupt && signals == Signals::kIgnored)) return false;
   if (fault == SystemFault::kDie) {
     lose_unflushed_writes();

@@ -12,6 +12,7 @@ namespace berth::test {
 enum class SystemFault {
   kNone,       // counts
   kFail,       // the call fails with an errno that fits it
+  kForbid,     // the call fails, and so does every later one, as in a sandbox
   kInterrupt,  // the call fails with EINTR, if it is one that signals interrupt; else nothing happens
   kDie,        // the process ends before the call, and loses the writes that were not flushed, as a machine would
 };

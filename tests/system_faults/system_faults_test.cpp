@@ -17,6 +17,7 @@
 
 #include "base/atomic_file.h"
 #include "base/input_file.h"
+#include "base/os/process_barrier.h"
 #include "base/try.h"
 #include "berth/alloc/caching_pool.h"
 #include "berth/alloc/growable.h"
@@ -358,6 +359,20 @@ TEST(SystemFaults, MemoryOfTheSystemIsGivenOrRefused) {
     return {};
   });
   EXPECT_TRUE(swept.reported.contains("mmap"));
+}
+
+TEST(SystemFaultsDeathTest, ABarrierThatFailsAfterItsRegistrationEndsTheProcess) {
+  if (!prepare_process_barrier()) GTEST_SKIP() << "this system refuses membarrier; the pool does without thread caches";
+  EXPECT_DEATH(
+      {
+        test::arm(SystemFault::kForbid, 1);
+        process_barrier();
+      },
+      "membarrier fails .* though this process was registered for it");
+  // One failure alone, such as a lack of memory in the kernel, is made good by the slower barrier.
+  test::arm(SystemFault::kFail, 1);
+  process_barrier();
+  EXPECT_EQ(test::disarm(), 2u);
 }
 
 TEST(SystemFaults, ThePoolWorksWithoutABarrierOfTheSystem) {

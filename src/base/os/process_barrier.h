@@ -16,7 +16,8 @@ inline constexpr bool kHasProcessBarrier = false;
 bool prepare_process_barrier() noexcept;
 
 // On return every other thread of the process has passed a full memory barrier since the call began. Does nothing
-// where kHasProcessBarrier is false. Requires: prepare_process_barrier() returned true.
+// where kHasProcessBarrier is false. Ends the process with a message if the system refuses it after all, as a sandbox
+// that begins later does: memory would be corrupted otherwise. Requires: prepare_process_barrier() returned true.
 void process_barrier() noexcept;
 
 }  // namespace berth::internal

@@ -4,6 +4,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
 namespace berth::internal {
 
 bool prepare_process_barrier() noexcept {
@@ -11,7 +16,15 @@ bool prepare_process_barrier() noexcept {
 }
 
 void process_barrier() noexcept {
-  syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return;
+  // The slow one needs no registration and no memory.
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0) return;
+  // The other threads have relied on it already: without the barrier two of them may change one list at a time.
+  std::fprintf(stderr,
+               "berth: membarrier fails (%s) though this process was registered for it. A sandbox that forbids it must "
+               "begin before the process does.\n",
+               std::strerror(errno));
+  std::abort();
 }
 
 }  // namespace berth::internal
