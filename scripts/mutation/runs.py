@@ -111,10 +111,17 @@ class Runs:
                     return result, f"{program}: " + (some[0] if len(some) == 1 else f"one of {len(some)} tests, {some[0]} ..."), ran, len(names)
         return ("survived" if names else "unreached"), None, ran, len(names)
 
-    def judge_all(self, mutants, most_seconds, active=None):
+    def judge_all(self, mutants, most_seconds, refused, active=None):
+        """Yields each mutant with its result. `refused` says whether a compiler of the repository refuses it."""
         done = killed = 0
+
+        def one(m):
+            if refused(m):
+                return "refused by the thread-safety analysis", None, 0, 0
+            return self.judge(m.number, most_seconds, active)
+
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            runs = {pool.submit(self.judge, m.number, most_seconds, active): m for m in mutants}
+            runs = {pool.submit(one, m): m for m in mutants}
             for run in concurrent.futures.as_completed(runs):
                 m = runs[run]
                 m.result, m.killer, m.ran, m.reaching = run.result()
