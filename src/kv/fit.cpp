@@ -1,4 +1,4 @@
-// The rules of llama.cpp (measured and read in version b7000 and later), which `./run bench fit` compares:
+// The rules of llama.cpp, as in the package llama-cpp-python 0.3.36. `./run bench fit` compares:
 // - Each sequence has cells for its context, rounded up to 256 tokens. Windowed layers have cells for the window and
 // one
 //   batch, rounded up to 256, and never more than the others.
