@@ -84,8 +84,8 @@ struct Model {
 };
 
 // Reads the metadata of a GGUF file, or config.json text for safetensors. A key that is absent is listed in `missing`
-// and is not an error. kInvalidData for values that contradict each other or the tensors, with both values: a number of
-// heads of 0 in a layer with keys, more layers than tensors, a vocabulary that is not that of the embedding.
+// and is not an error. kInvalidData for values that contradict each other or the tensors, with both values: no heads in
+// a layer with keys, another number of layers than there are tensors of, an embedding with rows of another length.
 // kUnsupported for other formats. O(tensors + metadata).
 Result<Model> read_model(const WeightFile& file);
 Result<Model> read_model(const WeightFile& file, std::string_view config_json);
