@@ -248,6 +248,9 @@ class MappedGrowable final : public GrowableMemory {
 }  // namespace
 
 Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const GrowableOptions& options) {
+  if (device == nullptr)
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "growable memory of {} bytes needs a device",
+                 options.reserve_bytes);
   if (options.reserve_bytes == 0 || options.step_bytes == 0)
     return Error(Code::kInvalidArgument, Layer::kAllocator,
                  "growable memory of {} bytes in steps of {}: neither may be zero", options.reserve_bytes,

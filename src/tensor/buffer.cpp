@@ -125,24 +125,31 @@ Result<Buffer> Buffer::allocate(AllocatorPtr allocator, DType dtype, const Shape
 
 Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtype, const Shape& shape,
                               const BufferOptions& options) {
-  // The import owns the memory from the start: every failure releases it too.
-  const auto refuse = [&](Error error) {
-    if (memory.release) memory.release();
-    return error;
-  };
-  if (device == nullptr) return refuse(Error(Code::kInvalidArgument, Layer::kBuffer, "an import needs a device"));
-  auto bytes = bytes_of(dtype, shape);
-  if (!bytes) return refuse(bytes.error());
-  if (*bytes > memory.bytes)
-    return refuse(Error(Code::kSizeMismatch, Layer::kBuffer, "the shape needs {} bytes and the foreign memory has {}",
-                        *bytes, memory.bytes));
-  auto block = device->import_block(memory);
-  if (!block) return refuse(block.error());
-  block->label = options.label;
-  device->count_foreign(block->bytes, 1);
-  auto owner = std::make_shared<ImportAllocator>(std::move(device), std::move(memory.release));
-  return Buffer(Storage::make_ready(std::move(owner), *block, std::source_location::current()), 0, *bytes, dtype,
-                shape);
+  // The import owns the memory from the start: every failure releases it too, and so does an exception.
+  struct ReleaseOnFailure {
+    std::function<void()>& release;
+    ~ReleaseOnFailure() {
+      if (release) release();
+    }
+  } const release_on_failure{memory.release};
+  if (device == nullptr) return Error(Code::kInvalidArgument, Layer::kBuffer, "an import needs a device");
+  BERTH_TRY_ASSIGN(const std::size_t bytes, bytes_of(dtype, shape));
+  if (bytes > memory.bytes)
+    return Error(Code::kSizeMismatch, Layer::kBuffer, "the shape needs {} bytes and the foreign memory has {}", bytes,
+                 memory.bytes);
+  const auto owner = std::make_shared<ImportAllocator>(device);
+  BERTH_TRY_ASSIGN(Block block, device->import_block(memory));
+  block.label = options.label;
+  device->count_foreign(block.bytes, 1);
+  owner->take_over(memory.release);
+  Storage* storage = nullptr;
+  try {
+    storage = Storage::make_ready(owner, block, std::source_location::current());
+  } catch (...) {  // no memory for the storage
+    owner->release(block, {});
+    throw;
+  }
+  return Buffer(storage, 0, bytes, dtype, shape);
 }
 
 Result<void> Buffer::ensure_allocated() const {

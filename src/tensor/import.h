@@ -12,8 +12,9 @@ namespace berth::internal {
 
 class ImportAllocator final : public Allocator {
  public:
-  ImportAllocator(DevicePtr device, std::function<void()> release)
-      : device_(std::move(device)), release_(std::move(release)) {}
+  explicit ImportAllocator(DevicePtr device) noexcept : device_(std::move(device)) {}
+  // From here on release() of the block, and nobody else, calls it.
+  void take_over(std::function<void()>& release) noexcept { release_.swap(release); }
 
   Result<Block> allocate(const BlockSpec& spec) override { return device_->allocate(spec); }
   void release(const Block& block, Timepoint last_use) noexcept override {

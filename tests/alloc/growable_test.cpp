@@ -107,6 +107,21 @@ TEST_P(SegmentTest, ReusesMemoryOnlyAfterItsLastUse) {
   EXPECT_EQ(seen, Bytes(kStep, std::byte{1}));
 }
 
+TEST_P(SegmentTest, ReusesMemoryThatIsIdleBehindMemoryThatIsNot) {
+  const auto segment = make(2);
+  const DevicePtr device = open();
+  const QueuePtr busy = device->make_queue().value();
+  const QueuePtr idle = device->make_queue().value();
+  for (const QueuePtr& queue : {busy, idle}) {
+    const Buffer buffer = Buffer::allocate(segment, u8, {kStep}).value();
+    ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
+    ASSERT_TRUE(queue->submit());
+  }
+  ASSERT_TRUE(idle->finish());
+  const auto next = Buffer::allocate(segment, u8, {kStep});
+  EXPECT_TRUE(next.has_value()) << "the second block is idle, though the one that was released before it is not";
+}
+
 TEST_P(SegmentTest, CountsItsStepsAsTheDevicesAndKeepsToTheBudget) {
   const DevicePtr device = open();
   const DeviceCounters before = device->counters();
@@ -171,6 +186,10 @@ TEST(SegmentOptionsTest, RefusesNothingAsASize) {
 }
 
 class SegmentOnDouble : public cuda_test::CudaDoubleTest {};
+
+TEST(SegmentOptionsTest, RefusesToBeOnNoDevice) {
+  EXPECT_TRUE(fails_with(make_growable(nullptr), Code::kInvalidArgument));
+}
 
 TEST(SegmentOptionsTest, RefusesSizesThatNoSumHolds) {
   const DevicePtr cpu = device("CPU").value();

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <new>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "base/sanitizers.h"
 #include "berth/alloc/caching_pool.h"
@@ -97,31 +101,74 @@ TEST(HotPath, ABufferOnAPoolHitAllocatesNoHeapMemory) {
 // Two queues use one buffer, so the second must keep a reference: it says that it cannot before it records anything.
 TEST(HeapFailure, LeavesNothingRecordedAndNoReferenceBehind) {
   const auto lagging = doubles::LaggingDevice::make();
-  const auto first = lagging->lagging_queue();
-  const auto second = lagging->lagging_queue();
-  const Buffer buffer = Buffer::allocate(lagging, u8, {64}).value();
-  const Window window = buffer.window().value();
-  ASSERT_TRUE(first->fill(window, 1));
-  int refused = 0;
-  for (std::size_t left = 0;; ++left) {
-    const Timepoint before = second->submit().value();
-    bool filled = false;
-    news_left = left;
-    try {
-      filled = second->fill(window, 2).has_value();
-    } catch (const std::bad_alloc&) {  // of the double
+  const Kernel kernel = lagging->make_kernel({.host = [](const HostCall&) {}}).value();
+  using Operation = std::function<Result<void>(Queue&, const Window&)>;
+  const Operation operations[] = {
+      [](Queue& queue, const Window& window) { return queue.fill(window, 2); },
+      [&](Queue& queue, const Window& window) {
+        const KernelArgument argument{window, Access::kReadWrite};
+        return queue.launch(kernel, {&argument, 1}, {});
+      },
+  };
+  for (const Operation& operation : operations) {
+    const auto first = lagging->lagging_queue();
+    const auto second = lagging->lagging_queue();
+    const Buffer buffer = Buffer::allocate(lagging, u8, {64}).value();
+    const Window window = buffer.window().value();
+    ASSERT_TRUE(first->fill(window, 1));
+    int refused = 0;
+    for (std::size_t left = 0;; ++left) {
+      const Timepoint before = second->submit().value();
+      bool recorded = false;
+      news_left = left;
+      try {
+        recorded = operation(*second, window).has_value();
+      } catch (const std::bad_alloc&) {  // of the double
+      }
+      news_left = SIZE_MAX;
+      if (recorded) break;
+      ++refused;
+      ASSERT_TRUE(buffer.is_unique()) << "a reference is kept for work that was refused";
+      ASSERT_EQ(second->submit().value(), before) << "refused, and recorded all the same";
     }
-    news_left = SIZE_MAX;
-    if (filled) break;
-    ++refused;
-    ASSERT_TRUE(buffer.is_unique()) << "a reference is kept for work that was refused";
-    ASSERT_EQ(second->submit().value(), before) << "refused, and recorded all the same";
+    EXPECT_GT(refused, 0);
+    EXPECT_FALSE(buffer.is_unique());
+    ASSERT_TRUE(first->finish());
+    ASSERT_TRUE(second->finish());
+    EXPECT_TRUE(buffer.is_unique());
   }
-  EXPECT_GT(refused, 0);
-  EXPECT_FALSE(buffer.is_unique());
-  ASSERT_TRUE(first->finish());
-  ASSERT_TRUE(second->finish());
-  EXPECT_TRUE(buffer.is_unique());
+}
+
+// Whichever allocation fails, the owner gets its memory back once, and the device forgets it.
+TEST(HeapFailure, ReturnsImportedMemoryToItsOwnerOnce) {
+  const DevicePtr cpu = device("CPU").value();
+  { const Buffer first = Buffer::allocate(cpu, u8, {64}).value(); }  // what is made once in a process is there
+  const std::size_t before = cpu->counters().foreign_count;
+  alignas(64) std::byte memory[64];
+  int refused = 0;
+  std::thread([&] {  // without storages that an earlier test of this thread left for reuse
+    for (std::size_t left = 0;; ++left) {
+      int releases = 0;
+      ForeignMemory foreign{.address = reinterpret_cast<std::uintptr_t>(memory), .bytes = sizeof memory};
+      foreign.release = [&releases] { ++releases; };
+      std::optional<Buffer> buffer;
+      news_left = left;
+      try {
+        buffer = Buffer::import(cpu, std::move(foreign), u8, {64}).value();
+      } catch (const std::bad_alloc&) {
+      }
+      news_left = SIZE_MAX;
+      EXPECT_EQ(releases, buffer ? 0 : 1) << "with " << left << " allocations";
+      const bool imported = buffer.has_value();
+      buffer.reset();
+      EXPECT_EQ(releases, 1) << "with " << left << " allocations";
+      EXPECT_EQ(cpu->counters().foreign_count, before);
+      if (imported) break;
+      ++refused;
+    }
+  })
+      .join();
+  EXPECT_GT(refused, 1) << "the allocator of the import and the storage both need memory";
 }
 
 }  // namespace

@@ -30,9 +30,9 @@ class GrowableMemory : public Allocator {
   virtual GrowableCounters counters() const = 0;
 };
 
-// kUnsupported if the device has no virtual-memory mapping; kInvalidArgument for a size of zero; kOutOfMemory if the
-// address range cannot be reserved or a step is larger than every address range. allocate() is O(1) plus the steps that
-// it maps.
+// kUnsupported if the device has no virtual-memory mapping; kInvalidArgument for a size of zero or without a device;
+// kOutOfMemory if the address range cannot be reserved or a step is larger than every address range. allocate() is O(1)
+// plus the steps that it maps.
 Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const GrowableOptions& options = {});
 
 }  // namespace berth

@@ -2,7 +2,7 @@
 // ahead. It accesses no memory, so it can manage a device arena, a file or a descriptor ring as well as host memory.
 // Every operation takes constant time (average, because live offsets are indexed by a hash table), adjacent free ranges
 // are merged at once, and the same calls return the same offsets on every machine. Not thread-safe. An OffsetAllocator
-// is a plain value: a copy has its own state.
+// is a plain value: a copy has its own state. Requires: one that was moved from is assigned to before it is used again.
 #pragma once
 
 #include <array>
