@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/sanitizers.h"
+#include "berth/alloc/adaptor.h"
 #include "berth/alloc/caching_pool.h"
 #include "berth/alloc/dry_run.h"
 #include "berth/alloc/fault.h"
@@ -41,6 +42,27 @@ TEST(Limit, ChargesWhatWasAskedEvenOverAPoolThatRounds) {
   const Block block = capped->allocate({.bytes = 9'300}).value();
   EXPECT_EQ(capped->counters().live_bytes, 9'300u);
   capped->release(block);
+}
+
+TEST(Limit, ForgetsWhatItRefusedBecauseTheLayerBelowGaveMore) {
+  class Doubling final : public AllocatorAdaptor {
+   public:
+    explicit Doubling(AllocatorPtr inner) : AllocatorAdaptor(std::move(inner)) {}
+    Result<Block> allocate(const BlockSpec& spec) override {
+      BlockSpec twice = spec;
+      twice.bytes *= 2;
+      return inner()->allocate(twice);
+    }
+    void release(const Block& block, Timepoint last_use) noexcept override { inner()->release(block, last_use); }
+    std::string_view name() const noexcept override { return "doubling"; }
+  };
+  const auto capped = make_limit(std::make_shared<Doubling>(cpu()), 1000);
+  EXPECT_EQ(capped->allocate({.bytes = 600}).error().code(), Code::kOutOfMemory);
+  EXPECT_EQ(capped->counters().live_bytes, 0u);
+  const auto fits = capped->allocate({.bytes = 500});
+  ASSERT_TRUE(fits.has_value()) << fits.error().message();
+  EXPECT_EQ(capped->counters().live_bytes, 1000u);
+  capped->release(*fits);
 }
 
 TEST(Limit, AsksForReliefOnceBeforeItRefuses) {

@@ -49,6 +49,17 @@ TEST(Linear, HandsOutTheBytesOfASlabOneAfterAnother) {
   for (const Block& block : {c, b, a}) linear->release(block);
 }
 
+TEST(Linear, UsesTheLastBytesOfASlabOfAnySize) {
+  for (const std::size_t slab : {64, 192, 320, 4032}) {
+    const auto linear = make_linear(device("CPU").value(), {.slab_bytes = slab});
+    for (int round = 0; round < 3; ++round) {
+      linear->release(linear->allocate({.bytes = slab, .alignment = 1}).value());
+      EXPECT_TRUE(linear->reset().has_value());
+      EXPECT_EQ(linear->counters().held_bytes, slab) << "round " << round;
+    }
+  }
+}
+
 TEST(Linear, MovesBackWhenTheNewestBlockIsReleased) {
   const auto linear = linear_on_cpu();
   const Block kept = linear->allocate({.bytes = 64}).value();

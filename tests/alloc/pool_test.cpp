@@ -42,6 +42,24 @@ TEST(SizeClass, IsNeverSmallerThanItsSizesAndAtMostAnEighthLarger) {
   }
 }
 
+TEST(CachingPool, GivesWhatWasAskedToAThreadThatTurnsBetweenKindsOfRequests) {
+  const auto cache = make_caching_pool(cpu());
+  const BlockSpec kinds[] = {{.bytes = 4096},
+                             {.bytes = 4096, .usage = Usage::kAll},
+                             {.bytes = 4096, .tag = "other"},
+                             {.bytes = 4096, .host = HostAccess::kRequired}};
+  for (int round = 0; round < 3; ++round) {
+    for (const BlockSpec& kind : kinds) {
+      const Block block = take(*cache, kind);
+      EXPECT_EQ(block.usage, kind.usage) << "round " << round;
+      EXPECT_EQ(cache->counters(kind.tag).live_bytes, 4096u) << "round " << round;
+      cache->release(block);
+      EXPECT_EQ(cache->counters(kind.tag).live_bytes, 0u) << "round " << round;
+    }
+  }
+  EXPECT_TRUE(cache->check().has_value());
+}
+
 TEST(CachingPool, HandsTheSameMemoryOutAgainWithoutAskingBelow) {
   const auto below = make_statistics(cpu());
   const auto cache = make_caching_pool(below);

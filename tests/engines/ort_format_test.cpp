@@ -140,9 +140,12 @@ TEST(OrtFormat, SaysWhereAFileThatEndsTooSoonIsBroken) {
   const auto broken = find_weights(as_bytes_of(file.substr(0, 20)));
   ASSERT_FALSE(broken);
   EXPECT_NE(broken.error().message().find("of a file of 20"), std::string::npos) << broken.error().message();
-  const auto other = find_weights(as_bytes_of("not a model"));
-  ASSERT_FALSE(other);
-  EXPECT_EQ(other.error().code(), Code::kInvalidData);
+  for (const char* text : {"not a model", "short", ""}) {
+    const auto other = find_weights(as_bytes_of(text));
+    ASSERT_FALSE(other) << text;
+    EXPECT_EQ(other.error().code(), Code::kInvalidData);
+    EXPECT_NE(other.error().message().find("no ORTM at byte 4"), std::string::npos) << other.error().message();
+  }
 }
 
 TEST(OrtFormat, ReportsAFileThatCannotBeReadOrWritten) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "base/try.h"
@@ -208,6 +209,35 @@ TEST(FaultSweep, FindsAHeldDeviceAndAnEndlessSweep) {
   ASSERT_EQ(report.problems.size(), 3u);
   EXPECT_EQ(report.problems[0], "failing call 1: something still holds the device");
   EXPECT_EQ(report.problems[2], "a call still failed after 2 rounds");
+}
+
+// Each kind of call is one that can fail.
+TEST(FaultSweep, ReachesEveryKindOfTransfer) {
+  using Step = std::function<Result<void>(Queue&, const Window&)>;
+  std::vector<std::byte> bytes(64);
+  const Step steps[] = {
+      [&](Queue& queue, const Window& window) { return queue.write(window, bytes); },
+      [&](Queue& queue, const Window& window) { return queue.read(window, bytes); },
+      [&](Queue& queue, const Window& window) { return queue.fill(window, 1); },
+      [&](Queue& queue, const Window& window) {
+        Window half = window, rest = window;
+        half.bytes = rest.bytes = rest.offset = 32;
+        return queue.copy(half, rest);
+      },
+  };
+  for (const Step& step : steps) {
+    int failed = 0;
+    const SweepReport report = fail_each([&](const DevicePtr& device) -> Result<void> {
+      BERTH_TRY_ASSIGN(const QueuePtr queue, device->make_queue());
+      BERTH_TRY_ASSIGN(const Buffer buffer, Buffer::allocate(device, u8, {64}));
+      BERTH_TRY_ASSIGN(const Window window, buffer.window());
+      const Result<void> done = step(*queue, window);
+      failed += !done;
+      return done;
+    });
+    EXPECT_TRUE(report.ok()) << report.to_string();
+    EXPECT_EQ(failed, 1) << "step " << &step - steps;
+  }
 }
 
 }  // namespace

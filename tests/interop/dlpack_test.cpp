@@ -185,6 +185,17 @@ TEST(DLPack, ExportsStridesOfATensorWithoutElements) {
   EXPECT_EQ(import_tensor(tensor).value().shape(), buffer.shape());
 }
 
+TEST(DLPack, TakesAScalarWithoutAShape) {
+  Producer producer;
+  producer.managed.tensor.ndim = 0;
+  producer.managed.tensor.shape = nullptr;
+  producer.managed.tensor.strides = nullptr;
+  const auto scalar = import_tensor(&producer.managed);
+  ASSERT_TRUE(scalar.has_value()) << scalar.error().message();
+  EXPECT_EQ(scalar->shape().rank(), 0u);
+  EXPECT_EQ(scalar->size(), sizeof(float));
+}
+
 TEST(DLPack, TakesEightDimensionsAndNoMore) {
   std::array<std::int64_t, 9> ones{};
   ones.fill(1);

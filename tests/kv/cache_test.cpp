@@ -224,6 +224,8 @@ TEST(KvCache, RefusesWithWhatWouldFreeEnough) {
   EXPECT_FALSE(admission.fits);
   EXPECT_EQ(admission.sequences_to_close, 1u);
   EXPECT_EQ(admission.close_first, large.id);
+  EXPECT_EQ(admission.bytes_free, 1u * kBlock * 64) << "7 of 8 pages are in use";
+  EXPECT_EQ(admission.bytes_needed, 4u * kBlock * 64);
   const auto refused = cache->open(count_from(100, 16));
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code(), Code::kOutOfMemory);
@@ -266,6 +268,9 @@ TEST(KvCache, RefusesClosedSequencesAndBadSpans) {
   EXPECT_EQ(cache->fork(opened.id).error().code(), Code::kNotFound);
   EXPECT_EQ(cache->truncate(opened.id, 0).error().code(), Code::kNotFound);
   EXPECT_EQ(cache->length({~std::uint64_t{0}}).error().code(), Code::kNotFound);
+  const Token token = 1;
+  std::int64_t slot = 0;
+  EXPECT_EQ(cache->append({&opened.id, 1}, {&token, 1}, {&slot, 1}).error().code(), Code::kNotFound);
   const Opened again = cache->open(count_from(0, 5)).value();
   EXPECT_NE(again.id, opened.id);
   const std::vector<SequenceId> twice{again.id, again.id};

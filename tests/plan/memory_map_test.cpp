@@ -85,6 +85,11 @@ TEST(MemoryMap, NamesBlocksByBankAndLane) {
   EXPECT_TRUE(has(page, "\"base\":64,\"bytes\":64"));
 }
 
+TEST(MemoryMap, WritesItsTitlesAndItsUnitUnderTheirNames) {
+  const std::string page = memory_map_html({.title = "one", .subtitle = "two", .time_unit = "three"});
+  EXPECT_TRUE(has(page, "{\"title\":\"one\",\"subtitle\":\"two\",\"unit\":\"three\",\"panels\":["));
+}
+
 TEST(MemoryMap, LetsNoNameEndTheScript) {
   MapPanel panel;
   panel.title = "</script><b>";

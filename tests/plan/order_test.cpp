@@ -73,8 +73,14 @@ TEST(OrderForMemory, RefusesACycle) {
 TEST(OrderForMemory, RefusesWhatIsNotAGraphOrNotAnOrderOfIt) {
   OrderGraph graph;
   graph.nodes.resize(2);
-  graph.edges = {{0, 2}};
-  EXPECT_EQ(order_for_memory(graph).error().code(), Code::kInvalidArgument);
+  for (const OrderEdge outside : {OrderEdge{0, 2}, OrderEdge{2, 0}, OrderEdge{2, 2}, OrderEdge{7, 1}}) {
+    graph.edges = {outside};
+    const auto refused = order_for_memory(graph);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+    EXPECT_NE(refused.error().message().find("leaves the graph's 2 nodes"), std::string::npos)
+        << refused.error().message();
+  }
   graph.edges = {{0, 1}};
   for (const Order& given : {Order{0}, Order{0, 0}, Order{0, 2}, Order{1, 0}}) {
     EXPECT_EQ(order_for_memory(graph, {.given = given}).error().code(), Code::kInvalidArgument);

@@ -211,6 +211,9 @@ TEST_P(ArenaOn, RefusesAQueueOfAnotherDevice) {
   EXPECT_EQ(refusal(arena.shadow(*queue, 0)), Code::kInvalidArgument);
   EXPECT_EQ(refusal(arena.write_bytes_range(*queue, 0, std::as_bytes(std::span(&value, 1)))), Code::kInvalidArgument);
   EXPECT_EQ(refusal(arena.read_bytes_range(*queue, 0, 4)), Code::kInvalidArgument);
+  ASSERT_TRUE(arena.write_f32(*queue_, 0, std::vector<float>(4)));
+  ASSERT_TRUE(arena.shadow_is_fresh(0).value());
+  EXPECT_EQ(refusal(arena.shadow(*queue, 0)), Code::kInvalidArgument) << "also where there is nothing to refresh";
 }
 
 TEST_P(ArenaOn, MirrorsFloatsAsHalvesAtHalfTheOffsetWithAZeroAfterAnOddCount) {

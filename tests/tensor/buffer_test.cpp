@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "berth/memory/registry.h"
+#include "doubles/opaque_device.h"
 #include "support/support.h"
 
 namespace berth {
@@ -559,6 +560,20 @@ TEST(Buffer, KeepsTheDeviceAliveAsLongAsItLives) {
   EXPECT_EQ(buffer.device().name(), "CPU");
   EXPECT_TRUE(buffer.synchronize());
   EXPECT_EQ(buffer.native_handle(), reinterpret_cast<std::uint64_t>(buffer.as_raw_ptr()));
+}
+
+TEST(Buffer, CopiesThroughTheHostBetweenDevicesThatDoNotReachEachOther) {
+  const DevicePtr one = opaque_device(), other = opaque_device();
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100}, (std::size_t{4} << 20) + 3}) {  // and in pieces
+    const Buffer source = Buffer::allocate(one, u8, {bytes}).value();
+    const Buffer target = Buffer::allocate(other, u8, {bytes}, {.zero = true}).value();
+    const std::vector<std::byte> wanted = test::counting_bytes(bytes, 7);
+    ASSERT_TRUE(source.copyin(wanted));
+    ASSERT_TRUE(target.copy_from(source));
+    std::vector<std::byte> seen(bytes);
+    ASSERT_TRUE(target.copyout(seen));
+    EXPECT_TRUE(seen == wanted) << bytes;
+  }
 }
 
 }  // namespace

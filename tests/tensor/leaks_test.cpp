@@ -111,6 +111,18 @@ TEST_F(Leaks, OfBlocksAreFoundByTheCheckEvenBesideBlocksThatWereThere) {
   for (const Block& block : {before, again, leaked}) device->release(block);
 }
 
+TEST_F(Leaks, OfBlocksAreToldApartByTheLastLetterOfTheirLabels) {
+  const DevicePtr device = fresh_device();
+  const Block before = device->allocate({.bytes = 64, .label = "cat"}).value();
+  const LeakCheck check(device);
+  device->release(before);
+  const Block leaked = device->allocate({.bytes = 64, .label = "car"}).value();
+  const LeakReport report = check.report();
+  ASSERT_EQ(report.blocks.size(), 1u) << report.to_string();
+  EXPECT_EQ(report.blocks[0].label, "car");
+  device->release(leaked);
+}
+
 TEST_F(Leaks, OfACacheLastUntilItIsTrimmed) {
   const DevicePtr device = fresh_device();
   const auto pool = make_caching_pool(device);
@@ -142,6 +154,19 @@ TEST_F(Leaks, AreNotPrintedForADeviceWithoutAny) {
     device->release(device->allocate({.bytes = 300}).value());
   }
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(LeakCheck, TracksBuffersWhereNothingElseAsksForIt) {
+  const bool before = tracks_buffers();
+  track_buffers(false);
+  {
+    const LeakCheck check;
+    EXPECT_TRUE(tracks_buffers());
+    const Buffer kept = Buffer::allocate(device("CPU").value(), u8, {64}).value();
+    EXPECT_EQ(check.report().buffers.count, 1u);
+  }
+  EXPECT_FALSE(tracks_buffers()) << "as it was";
+  track_buffers(before);
 }
 
 }  // namespace

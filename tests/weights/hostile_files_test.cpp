@@ -187,6 +187,8 @@ struct Member {
   std::string name;
   std::string content;
   std::uint32_t at = 0;  // of its local header
+  std::string extra{};   // in the directory
+  bool wide = false;     // the directory says that its sizes and its place are in the zip64 extra field
 };
 
 // A stored zip archive; the directory says what `listed` says, true or not.
@@ -196,8 +198,9 @@ std::string npz(std::string bytes, const std::vector<Member>& listed, std::uint3
   const std::size_t directory = bytes.size();
   for (const Member& member : listed)
     bytes += full(0x02014b50) + half(20) + half(20) + half(0) + half(0) + full(0) + full(0) +
-             full(member.content.size()) + full(member.content.size()) + half(member.name.size()) + half(0) + half(0) +
-             half(0) + half(0) + full(0) + full(member.at) + member.name;
+             full(member.wide ? ~0u : member.content.size()) + full(member.wide ? ~0u : member.content.size()) +
+             half(member.name.size()) + half(member.extra.size()) + half(0) + half(0) + half(0) + full(0) +
+             full(member.wide ? ~0u : member.at) + member.name + member.extra;
   const std::size_t end = bytes.size();
   const std::size_t members = count == 0 ? listed.size() : count;
   return bytes + full(0x06054b50) + half(0) + half(0) + half(members) + half(members) + full(end - directory) +
@@ -208,6 +211,25 @@ std::string local(const Member& member) {
   const auto full = [](std::size_t value) { return number(static_cast<std::uint32_t>(value)); };
   return full(0x04034b50) + half(20) + half(0) + half(0) + full(0) + full(0) + full(member.content.size()) +
          full(member.content.size()) + half(member.name.size()) + half(0) + member.name + member.content;
+}
+
+TEST(HostileFiles, OfNpzAreToldFromThoseWithWideSizes) {
+  const Parser parse = parser(read_npz);
+  const auto half = [](std::uint16_t value) { return number(value); };
+  Member a{"a.npy", array("<i2", "(2,)", 4)};
+  a.wide = true;
+  const std::string time = half(0x5455) + half(5) + std::string(5, 't');
+  const std::string sizes =
+      number<std::uint64_t>(a.content.size()) + number<std::uint64_t>(a.content.size()) + number<std::uint64_t>(a.at);
+  a.extra = time + half(1) + half(24) + sizes;
+  const auto read = parse(npz(local(a), {a}));
+  EXPECT_TRUE(read.has_value()) << read.error().message();
+  a.extra = time + half(1) + half(16) + sizes.substr(0, 16);
+  expect_refused(parse, npz(local(a), {a}), "the zip64 extra field is too short");
+  a.extra = half(1) + half(0);
+  expect_refused(parse, npz(local(a), {a}), "the zip64 extra field is too short");
+  a.extra = time + half(1) + half(24) + sizes.substr(0, 20);
+  expect_refused(parse, npz(local(a), {a}), "an extra field reaches past its entry");
 }
 
 TEST(HostileFiles, AreRefusedByNpz) {

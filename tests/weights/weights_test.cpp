@@ -236,7 +236,8 @@ TEST_F(Weights, OpensShardsThroughTheirIndexOrFolder) {
   for (const std::string& at : {index, folder_.string()}) {
     const WeightFile file = open_weights(at).value();
     ASSERT_EQ(file.tensors().size(), 2u);
-    EXPECT_EQ(file.files().size(), 2u);
+    ASSERT_EQ(file.files().size(), 2u);
+    for (const std::string& part : file.files()) EXPECT_TRUE(std::filesystem::exists(part)) << "\"" << part << "\"";
     EXPECT_EQ(file.find("b")->file, 1u);
     EXPECT_EQ(bytes_of(file.tensor("b").value()), bytes_of(numbers({3})));
     EXPECT_EQ(file.load_all(cpu()).value().buffers.size(), 2u);

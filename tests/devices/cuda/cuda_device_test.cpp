@@ -449,6 +449,74 @@ TEST_F(CudaOnDouble, ReusesStagingMemoryOnlyWhenItsCopiesAreDone) {
   }
 }
 
+TEST_F(CudaOnDouble, GivesTheStagingMemoryOfAQueueThatIsGoneToOneOther) {
+  const DevicePtr gpu = device("CUDA").value();
+  const std::size_t bytes = 10'000;
+  const auto write = [&](Queue& queue, std::size_t start) {
+    Buffer buffer = Buffer::allocate(gpu, u8, {bytes}).value();
+    EXPECT_TRUE(queue.write(buffer.window().value(), counting_bytes(bytes, start)));
+    return buffer;
+  };
+  {
+    const QueuePtr first = gpu->make_queue().value();
+    write(*first, 1);
+    ASSERT_TRUE(first->finish());
+  }
+  ASSERT_EQ(cuda_double().calls("cuMemHostAlloc"), 1u);
+  const QueuePtr second = gpu->make_queue().value(), third = gpu->make_queue().value();
+  const Buffer two = write(*second, 2), three = write(*third, 3);
+  EXPECT_EQ(cuda_double().calls("cuMemHostAlloc"), 2u) << "one was there, one is new";
+  ASSERT_TRUE(second->finish());
+  ASSERT_TRUE(third->finish());
+  Bytes seen(bytes);
+  ASSERT_TRUE(two.copyout(seen));
+  EXPECT_TRUE(seen == counting_bytes(bytes, 2));
+  ASSERT_TRUE(three.copyout(seen));
+  EXPECT_TRUE(seen == counting_bytes(bytes, 3));
+}
+
+TEST_F(CudaOnDouble, ReadsThroughTheSameStagingMemoryAgain) {
+  const DevicePtr gpu = device("CUDA").value();
+  const QueuePtr queue = gpu->make_queue().value();
+  const Buffer buffer = Buffer::allocate(gpu, u8, {200'000}, {.zero = true}).value();
+  ASSERT_TRUE(queue->finish());
+  const auto before = cuda_double().calls("cuMemHostAlloc");
+  Bytes seen(buffer.size());
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(queue->read(buffer.window().value(), seen));
+    ASSERT_TRUE(queue->finish());
+  }
+  EXPECT_EQ(cuda_double().calls("cuMemHostAlloc"), before + 1);
+}
+
+TEST_F(CudaDeviceTest, RefusesToLaunchOnMemoryOfAnotherDevice) {
+  const DevicePtr gpu = device("CUDA").value();
+  const Kernel add = cuda_test::make_add_kernel(*gpu).value();
+  const Buffer here = Buffer::allocate(gpu, u32, {256}).value();
+  const Buffer there = Buffer::allocate(device("CPU").value(), u32, {256}).value();
+  const QueuePtr queue = gpu->make_queue().value();
+  const KernelArgument ours{here.window().value(), Access::kRead}, theirs{there.window().value(), Access::kRead};
+  for (const auto& arguments : {std::array{theirs, ours}, std::array{ours, theirs}}) {
+    const auto launched = queue->launch(add, arguments, {}, Bytes(4));
+    ASSERT_FALSE(launched.has_value());
+    EXPECT_TRUE(launched.error().code() == Code::kInvalidArgument || launched.error().code() == Code::kUnsupported)
+        << launched.error().message();
+  }
+}
+
+TEST_F(CudaDeviceTest, HasNoErrorToReportAfterCallsThatSucceeded) {
+  const DevicePtr gpu = device("CUDA").value();
+  {
+    const QueuePtr queue = gpu->make_queue().value();
+    const Buffer buffer = Buffer::allocate(gpu, u8, {64}).value();
+    ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
+    ASSERT_TRUE(queue->finish());
+  }
+  gpu->trim();
+  const auto error = take_cuda_error(*gpu);
+  EXPECT_FALSE(error.has_value()) << error->message();
+}
+
 TEST_F(CudaOnDouble, RefusesToImportMemoryOfAnotherGpuOrOfNone) {
   const DevicePtr gpu = device("CUDA:0").value();
   const DevicePtr other = device("CUDA:1").value();
@@ -520,7 +588,7 @@ TEST_F(CudaOnDouble, ReportsALostDeviceFromEveryWait) {
 TEST_F(CudaOnDouble, GivesTrimmedMemoryBack) {
   const DevicePtr gpu = device("CUDA").value();
   { const Buffer buffer = Buffer::allocate(gpu, u8, {1 << 20}).value(); }
-  gpu->trim();
+  EXPECT_EQ(gpu->trim(), 0u) << "the double's pool keeps nothing";
   EXPECT_EQ(cuda_double().calls("cuMemPoolTrimTo"), 1u);
 }
 

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -89,6 +90,26 @@ TEST(Disk, GivesAnErrorAndNoSignalWhenTheFileShrinksUnderTheMapping) {
     const Buffer copy = Buffer::allocate(device("CPU").value(), u8, {bytes}).value();
     EXPECT_TRUE(fails_with(copy.copy_from(file), Code::kIo));
   }
+}
+
+TEST(Disk, TakesNoOlderErrorForAnInterruptedRead) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(20'000));
+  const Buffer file = map_file(path).value();
+  std::filesystem::resize_file(path, 5000);
+  std::vector<std::byte> out(20'000);
+  errno = EINTR;
+  EXPECT_TRUE(fails_with(file.copyout(out), Code::kIo)) << "the file ends, and no signal came";
+}
+
+TEST(Disk, SaysThatAFileOfWhichNothingIsLeftShrank) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(20'000));
+  const Buffer file = map_file(path).value();
+  std::filesystem::resize_file(path, 0);
+  const auto bytes = file.as_host_bytes();
+  ASSERT_TRUE(fails_with(bytes, Code::kIo));
+  EXPECT_NE(bytes.error().message().find("past its end at 0"), std::string::npos) << bytes.error().message();
 }
 
 TEST(Disk, LooksAtTheFilesSizeAtEveryHostAccess) {

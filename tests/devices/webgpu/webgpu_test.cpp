@@ -376,6 +376,26 @@ TEST_P(WebgpuDevices, BindsTheConstantsOfThisRecording) {
   EXPECT_EQ(result(), 33u);
 }
 
+TEST_P(WebgpuDevices, BindsAsManyBytesAsTheWindowOfThisLaunchHas) {
+  constexpr std::string_view kCount = R"(
+@group(0) @binding(0) var<storage, read> source: array<u32>;
+@group(0) @binding(1) var<storage, read_write> goal: array<u32>;
+@compute @workgroup_size(1) fn main() { goal[0] = arrayLength(&source); }
+)";
+  const Kernel kernel = device_->make_kernel({.code = bytes_of(kCount)}).value();
+  const Buffer source = Buffer::allocate(device_, u32, {1024}).value();
+  const Buffer goal = Buffer::allocate(device_, u32, {64}).value();
+  for (const std::size_t elements : {64, 1024, 64}) {  // of the same buffer, from the same byte on
+    const std::array arguments{KernelArgument{window(source, 0, 4 * elements), Access::kRead},
+                               KernelArgument{goal.window().value(), Access::kWrite}};
+    ASSERT_TRUE(queue_->launch(kernel, arguments, {}).has_value());
+    ASSERT_TRUE(queue_->finish());
+    std::vector<std::uint32_t> seen(64);
+    ASSERT_TRUE(goal.copyout(std::as_writable_bytes(std::span(seen))));
+    EXPECT_EQ(seen[0], elements);
+  }
+}
+
 TEST_P(WebgpuDevices, HoldsTheBuffersOfALaunchThatHadToSendTheRecordingOff) {
   // The launch that finds no room for its constants sends off what was recorded before it. What comes after it must
   // still wait for it, though everything submitted is over by then.
