@@ -47,21 +47,50 @@ __attribute__((constructor(101))) inline void start() {
   return __builtin_expect(states[number].load(std::memory_order_relaxed) != kOff, 0) && notice(number);
 }
 
-template <class A, class B> bool lt(int n, const A& a, const B& b) { return on(n) ? a <= b : a < b; }
-template <class A, class B> bool le(int n, const A& a, const B& b) { return on(n) ? a < b : a <= b; }
-template <class A, class B> bool gt(int n, const A& a, const B& b) { return on(n) ? a >= b : a > b; }
-template <class A, class B> bool ge(int n, const A& a, const B& b) { return on(n) ? a > b : a >= b; }
-template <class A, class B> bool eq(int n, const A& a, const B& b) { return on(n) ? a != b : a == b; }
-template <class A, class B> bool ne(int n, const A& a, const B& b) { return on(n) ? a == b : a != b; }
+template <class A, class B>
+bool lt(int n, const A& a, const B& b) {
+  return on(n) ? a <= b : a < b;
+}
+template <class A, class B>
+bool le(int n, const A& a, const B& b) {
+  return on(n) ? a < b : a <= b;
+}
+template <class A, class B>
+bool gt(int n, const A& a, const B& b) {
+  return on(n) ? a >= b : a > b;
+}
+template <class A, class B>
+bool ge(int n, const A& a, const B& b) {
+  return on(n) ? a > b : a >= b;
+}
+template <class A, class B>
+bool eq(int n, const A& a, const B& b) {
+  return on(n) ? a != b : a == b;
+}
+template <class A, class B>
+bool ne(int n, const A& a, const B& b) {
+  return on(n) ? a == b : a != b;
+}
 
 // a && b is `goes_on(a) ? b : ends()`, and so is a || b.
-inline bool both_goes_on(int n, bool a) { return on(n) ? !a : a; }
-inline bool both_ends(int n) { return on(n); }
-inline bool either_goes_on(int n, bool a) { return on(n) ? a : !a; }
-inline bool either_ends(int n) { return !on(n); }
+inline bool both_goes_on(int n, bool a) {
+  return on(n) ? !a : a;
+}
+inline bool both_ends(int n) {
+  return on(n);
+}
+inline bool either_goes_on(int n, bool a) {
+  return on(n) ? a : !a;
+}
+inline bool either_ends(int n) {
+  return !on(n);
+}
 
 // A mutex that nobody else holds.
-template <class M> M* spare(M&) { return new M; }
+template <class M>
+M* spare(M&) {
+  return new M;
+}
 
 }  // namespace berth_mutation
 #endif
