@@ -282,3 +282,71 @@ def test_the_folder_comes_from_the_argument_attach_or_the_environment(model, tmp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     session = berth.onnxruntime.InferenceSession(str(model), weights_cache=True)
     assert session.memory.weights["folder"] == str(tmp_path / "home" / "berth")
+
+
+def age(cache, seconds):
+    """Makes everything in the cache look as if it was last used so long ago."""
+    for path in files(cache, "models") + files(cache, "blocks"):
+        status = path.stat()
+        os.utime(path, ns=(status.st_atime_ns - seconds * 10**9, status.st_mtime_ns))
+
+
+def last_uses(cache):
+    """The entries of the cache, and when each was last used."""
+    of_models = [(path.parent, path) for path in files(cache, "models") if path.name == "manifest.json"]
+    return {entry: path.stat().st_atime_ns for entry, path in of_models + [(path, path) for path in files(cache, "blocks")]}
+
+
+def kept_bytes(cache):
+    return sum(path.stat().st_size for path in files(cache, "models") + files(cache, "blocks"))
+
+
+def test_a_bound_deletes_what_was_used_longest_ago(tmp_path):
+    cache = tmp_path / "cache"
+    models = []
+    for hidden in (4096, 4352, 4608):
+        path = tmp_path / f"{hidden}.onnx"
+        path.write_bytes(tiny_model(hidden))
+        models.append((path, hidden))
+    sessions = []
+    for path, hidden in models[:2]:
+        sessions.append(cached(path, cache))
+        age(cache, 1000)
+    one = kept_bytes(cache) / 2
+    first_use = last_uses(cache)
+    sessions.append(cached(models[0][0], cache))  # the older of the two is used again
+    used_again = {entry for entry, then in last_uses(cache).items() if first_use[entry] != then}
+    assert used_again and used_again != set(first_use)
+
+    path, hidden = models[2]
+    sessions.append(berth.onnxruntime.InferenceSession(path, note_options(), ["CPUExecutionProvider"],
+                                                       weights_cache=cache, weights_cache_bytes=int(2.6 * one)))
+    left = set(last_uses(cache))
+    deleted = set(first_use) - left
+    assert deleted and not deleted & used_again
+    assert kept_bytes(cache) <= 2.6 * one
+    # Whoever has mapped what was deleted is not concerned, and what was deleted is written again.
+    for session, hidden in zip(sessions, (4096, 4352, 4096, 4608)):
+        check(session, reference(hidden))
+    again = cached(models[1][0], cache)
+    assert again.memory.weights["problem"] is None and again.memory.weights["mapped"] > 0
+    check(again, reference(4352))
+
+
+def test_a_bound_of_zero_keeps_what_is_in_use_now(model, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("BERTH_WEIGHTS_CACHE_BYTES", "0")
+    check(cached(model, cache), reference())
+    assert kept_bytes(cache) > 2 << 20
+    age(cache, 1000)
+    other = tmp_path / "other.onnx"
+    other.write_bytes(tiny_model(4352))
+    before = set(files(cache, "models") + files(cache, "blocks"))
+    check(cached(other, cache), reference(4352))
+    assert not before & set(files(cache, "models") + files(cache, "blocks"))
+
+
+@pytest.mark.parametrize("wrong", ["many", -1, "-5", "1e9"])
+def test_a_bound_that_is_no_number_of_bytes_is_refused(model, tmp_path, wrong):
+    with pytest.raises(ValueError, match="number of bytes"):
+        berth.onnxruntime.InferenceSession(model, note_options(), weights_cache=tmp_path, weights_cache_bytes=wrong)

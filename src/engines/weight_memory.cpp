@@ -121,6 +121,9 @@ Result<void> share_block(const std::string& folder, std::span<std::byte> pages) 
     file = open_same(path, pages);
   }
   if (!file) return Error(std::move(file).error());
+  // The time of its last use, for those who keep the folder small. Only its owner can set it.
+  const timespec now_and_as_it_is[2] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW}, {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
+  static_cast<void>(::futimens(file->number(), now_and_as_it_is));
   void* mapped = ::mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file->number(), 0);
   if (mapped == MAP_FAILED) return io_error("cannot map", path);
   return {};

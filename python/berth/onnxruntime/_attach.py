@@ -41,19 +41,19 @@ def _too_old():
     return error
 
 
-def attach(*, weights_cache=None):
+def attach(*, weights_cache=None, weights_cache_bytes=None):
     """Makes every onnxruntime.InferenceSession that is created from now on one with Berth's memory.
 
     This is for libraries that make their own sessions, also if they have imported the class already. Subclasses that
-    they have made get it too. `weights_cache` is that of InferenceSession. Calling it again changes the cache.
-    `detach()` ends it; sessions that exist stay as they are.
+    they have made get it too. `weights_cache` and `weights_cache_bytes` are those of InferenceSession. Calling it again
+    changes them. `detach()` ends it; sessions that exist stay as they are.
     """
     global _attached
     from ._options import SessionOptions
     from ._session import InferenceSession
     give_memory()
     with _lock:
-        _attached = {"weights_cache": weights_cache}
+        _attached = {"weights_cache": weights_cache, "weights_cache_bytes": weights_cache_bytes}
         _make(_engine.InferenceSession, InferenceSession)
         _make(_engine.SessionOptions, SessionOptions)
 
@@ -65,9 +65,9 @@ def detach():
         _attached = None
 
 
-def default_cache():
-    """The weights cache that attach() was given."""
-    return None if _attached is None else _attached["weights_cache"]
+def given(name):
+    """An argument that attach() was given."""
+    return None if _attached is None else _attached[name]
 
 
 def _make(stock, ours):

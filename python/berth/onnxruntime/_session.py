@@ -23,18 +23,22 @@ class InferenceSession(_engine.InferenceSession):
     `weights_cache` shares the weights, and what the engine packs from them, with all processes that load the same
     model: a folder, or True for `$XDG_CACHE_HOME/berth`. By default it is what attach() was given, else the environment
     variable BERTH_WEIGHTS_CACHE, else there is none. False: none. A cache that cannot be read or written is not used,
-    and `memory.weights` says why.
+    and `memory.weights` says why. `weights_cache_bytes` bounds the folder: after a load, what was used longest ago is
+    deleted until the rest is within it. By default it is what attach() was given, else BERTH_WEIGHTS_CACHE_BYTES, else
+    there is no bound.
     """
 
     def __init__(self, path_or_bytes, sess_options=None, providers=None, provider_options=None, *, weights_cache=None,
-                 **kwargs):
+                 weights_cache_bytes=None, **kwargs):
         _attach.give_memory()
         self._runs = _berth._OnnxRuntimeRuns()
         self._async_runs = 0
         self._weights = None
         if sess_options is None:
             sess_options = _options.SessionOptions()
-        folder = _weights.folder(_attach.default_cache() if weights_cache is None else weights_cache)
+        folder = _weights.folder(_attach.given("weights_cache") if weights_cache is None else weights_cache)
+        most = _weights.bound(_attach.given("weights_cache_bytes") if weights_cache_bytes is None
+                              else weights_cache_bytes)
 
         def load(model, values):
             with _options.with_our_memory(sess_options, **values):
@@ -43,7 +47,7 @@ class InferenceSession(_engine.InferenceSession):
         if folder is None:
             load(path_or_bytes, {})
         else:
-            self._weights = _weights.load(folder, path_or_bytes, sess_options, providers, kwargs, load)
+            self._weights = _weights.load(folder, most, path_or_bytes, sess_options, providers, kwargs, load)
             self._weights.show_original(self, path_or_bytes, sess_options)
 
     def set_providers(self, providers=None, provider_options=None):

@@ -30,6 +30,8 @@ _EXTERNAL = "session.optimized_model_external_initializers_"
 _SMALLEST = "1024"
 _WAIT_SECONDS = 120
 _LEFTOVER_SECONDS = 3600
+# What was used this recently stays, whatever the bound: another process may be about to load it.
+_RECENT_SECONDS = 60
 # Options that change neither the optimised graph nor its weights.
 _ELSEWHERE = {"enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "enable_profiling", "execution_mode",
               "execution_order", "inter_op_num_threads", "intra_op_num_threads", "log_severity_level",
@@ -78,8 +80,30 @@ def folder(value):
     return os.path.abspath(os.fspath(value))
 
 
-def load(cache, model, options, providers, kwargs, load_model):
-    """Loads through `load_model(model, option_values)`, from the cache where it can be."""
+def bound(value):
+    """The most bytes of the cache folder, None if there is no bound. ValueError if it is not a number of bytes."""
+    if value is None:
+        value = os.environ.get("BERTH_WEIGHTS_CACHE_BYTES") or None
+    if value is None:
+        return None
+    try:
+        bytes_ = int(value)
+    except (TypeError, ValueError):
+        bytes_ = -1
+    if bytes_ < 0:
+        raise ValueError(f"the bound of the weights cache is a number of bytes, not {value!r}")
+    return bytes_
+
+
+def load(cache, most, model, options, providers, kwargs, load_model):
+    """Loads through `load_model(model, option_values)`, from the cache where it can be, and keeps it within `most`."""
+    weights = _load(cache, model, options, providers, kwargs, load_model)
+    if most is not None:
+        _stay_within(cache, most)
+    return weights
+
+
+def _load(cache, model, options, providers, kwargs, load_model):
     weights = Weights(cache)
     ready = None
     try:
@@ -114,6 +138,7 @@ def _ready_folder(cache, model, options, providers, kwargs):
     models = os.path.join(cache, "models")
     ready = os.path.join(models, hashlib.sha256(stamp.encode()).hexdigest()[:32])
     if _is_complete(ready, stamp):
+        _note_use(os.path.join(ready, _MANIFEST))
         return ready
     os.makedirs(models, exist_ok=True)
     with _locked(ready + ".lock"):
@@ -277,6 +302,45 @@ def _remove_leftovers(blocks):
         for entry in entries:
             if entry.name.endswith(".partial") and time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
                 os.unlink(entry.path)
+
+
+def _note_use(path):
+    """Sets the time of the last access, which says when an entry of the cache was last used."""
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
+
+
+def _stay_within(cache, most):
+    """Deletes what was used longest ago until the rest is within the bound. Processes that have it mapped keep it."""
+    entries = []
+    for part, last_use in (("models", _MANIFEST), ("blocks", "")):
+        with contextlib.suppress(OSError), os.scandir(os.path.join(cache, part)) as found:
+            for entry in found:
+                if entry.name.endswith((".partial", ".lock")):
+                    continue
+                with contextlib.suppress(OSError):
+                    used = os.stat(os.path.join(entry.path, last_use) if last_use else entry.path).st_atime
+                    entries.append((used, _bytes_of(entry), entry.path))
+    total = sum(size for _, size, _ in entries)
+    for used, size, path in sorted(entries):
+        if total <= most or time.time() - used < _RECENT_SECONDS:
+            break
+        if os.path.isdir(path):
+            # Its manifest first: what has none is written anew and never loaded.
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(path, _MANIFEST))
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        total -= size
+
+
+def _bytes_of(entry):
+    if not entry.is_dir(follow_symlinks=False):
+        return entry.stat(follow_symlinks=False).st_size
+    with os.scandir(entry.path) as files:
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
 
 
 def _is_complete(ready, stamp):
