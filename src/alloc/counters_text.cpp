@@ -26,6 +26,20 @@ std::string to_string(const GrowableCounters& counters) {
                  {"pending_bytes", counters.pending_bytes}});
 }
 
+std::string to_string(const DefragmentResult& result) {
+  std::string text = fields({{"moved_bytes", result.moved_bytes},
+                             {"moved_count", result.moved_count},
+                             {"returned_bytes", result.returned_bytes},
+                             {"held", result.held.count},
+                             {"in_use", result.in_use.count},
+                             {"too_large", result.too_large.count},
+                             {"failed", result.failed.count},
+                             {"not_buffers", result.not_buffers.count}});
+  if (!result.finished) text += ", to be continued";
+  if (result.error) text += ": " + result.error->message();
+  return text;
+}
+
 std::string to_string(const OffsetAllocatorCounters& counters) {
   return fields({{"capacity", counters.capacity},
                  {"used", counters.used},

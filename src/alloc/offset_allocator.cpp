@@ -53,7 +53,7 @@ void OffsetAllocator::reset() noexcept {
   ranges_.clear();
   spare_.clear();
   used_ = peak_ = 0;
-  live_ = free_ranges_ = 0;
+  live_ = free_ranges_ = cuts_to_come_ = 0;
   if (capacity_ == 0) return;
   const std::uint32_t all = take_slot();
   ranges_[all] = {};
@@ -155,7 +155,7 @@ Result<std::uint64_t> OffsetAllocator::allocate(std::uint64_t bytes, std::uint64
 }
 
 Result<void> OffsetAllocator::release(std::uint64_t offset) {
-  const std::uint32_t index = (offset & (granule() - 1)) == 0 ? index_find(offset >> granule_bits_) : kNone;
+  const std::uint32_t index = find_live(offset);
   if (index == kNone) return not_releasable(offset);
   index_erase(ranges_[index].start);
   used_ -= ranges_[index].size;
@@ -176,9 +176,96 @@ Result<void> OffsetAllocator::release(std::uint64_t offset) {
 }
 
 Result<std::uint64_t> OffsetAllocator::size_of(std::uint64_t offset) const {
-  const std::uint32_t index = (offset & (granule() - 1)) == 0 ? index_find(offset >> granule_bits_) : kNone;
+  const std::uint32_t index = find_live(offset);
   if (index == kNone) return Error(Code::kNotFound, Layer::kAllocator, "no allocation starts at offset {}", offset);
   return ranges_[index].size << granule_bits_;
+}
+
+Result<std::uint64_t> OffsetAllocator::free_before(std::uint64_t offset) const {
+  const std::uint32_t index = find_live(offset);
+  if (index == kNone) return Error(Code::kNotFound, Layer::kAllocator, "no allocation starts at offset {}", offset);
+  const std::uint32_t before = ranges_[index].before;
+  return before == kNone || !ranges_[before].free ? 0 : ranges_[before].size << granule_bits_;
+}
+
+Result<std::uint64_t> OffsetAllocator::extend_down(std::uint64_t offset, std::uint64_t bytes) {
+  BERTH_TRY_ASSIGN(const std::uint64_t room, free_before(offset));
+  if (bytes > room || (bytes & (granule() - 1)) != 0)
+    return Error(Code::kInvalidArgument, Layer::kAllocator,
+                 "an allocation cannot be extended down by {} bytes: {} are free before it, in granules of {}", bytes,
+                 room, granule());
+  ++cuts_to_come_;
+  try {
+    reserve_for_allocate();
+  } catch (...) {
+    --cuts_to_come_;
+    throw;
+  }
+  if (bytes == 0) return offset;
+  const std::uint64_t size = bytes >> granule_bits_;
+  const std::uint32_t index = find_live(offset);
+  const std::uint32_t before = ranges_[index].before;
+  index_erase(ranges_[index].start);
+  list_remove(before);
+  if (ranges_[before].size > size) {
+    ranges_[before].size -= size;
+    list_insert(before);
+  } else {
+    ranges_[index].before = ranges_[before].before;
+    if (ranges_[before].before != kNone) ranges_[ranges_[before].before].after = index;
+    ranges_[before] = {};
+    spare_.push_back(before);
+  }
+  ranges_[index].start -= size;
+  ranges_[index].size += size;
+  index_insert(index);
+  used_ += size;
+  peak_ = std::max(peak_, used_);
+  check_in_debug();
+  return offset - bytes;
+}
+
+Result<std::uint64_t> OffsetAllocator::cut(std::uint64_t offset, std::uint64_t front, std::uint64_t back) {
+  BERTH_TRY_ASSIGN(const std::uint64_t bytes, size_of(offset));
+  if (((front | back) & (granule() - 1)) != 0 || front >= bytes || back >= bytes - front)
+    return Error(Code::kInvalidArgument, Layer::kAllocator,
+                 "{} and {} bytes cannot be cut from an allocation of {} bytes in granules of {}", front, back, bytes,
+                 granule());
+  if (cuts_to_come_ > 0)
+    --cuts_to_come_;
+  else
+    reserve_for_allocate();
+  std::uint32_t index = find_live(offset);
+  if (front != 0) {
+    const std::uint64_t size = front >> granule_bits_;
+    index_erase(ranges_[index].start);
+    // The slot of the allocation becomes that of the free part, so that both keep their neighbours.
+    split_after(index, size);
+    const std::uint32_t rest = ranges_[index].after;
+    index_insert(rest);
+    if (const std::uint32_t before = ranges_[index].before; before != kNone && ranges_[before].free) {
+      list_remove(before);
+      merge_after(before);
+      list_insert(before);
+    } else {
+      list_insert(index);
+    }
+    index = rest;
+    used_ -= size;
+  }
+  if (back != 0) {
+    const std::uint64_t size = back >> granule_bits_;
+    split_after(index, ranges_[index].size - size);
+    const std::uint32_t rest = ranges_[index].after;
+    if (const std::uint32_t after = ranges_[rest].after; after != kNone && ranges_[after].free) {
+      list_remove(after);
+      merge_after(rest);
+    }
+    list_insert(rest);
+    used_ -= size;
+  }
+  check_in_debug();
+  return offset + front;
 }
 
 Error OffsetAllocator::not_releasable(std::uint64_t offset) const {
@@ -281,7 +368,9 @@ void OffsetAllocator::merge_after(std::uint32_t index) noexcept {
 // All growth happens here, before any change: a failed heap allocation leaves the structure unchanged, and release
 // never allocates.
 void OffsetAllocator::reserve_for_allocate() {
-  if (ranges_.capacity() - ranges_.size() < 2) ranges_.reserve(ranges_.capacity() * 2);
+  const std::size_t slots = 2 + 2 * cuts_to_come_;
+  if (ranges_.capacity() - ranges_.size() < slots)
+    ranges_.reserve(std::max(ranges_.capacity() * 2, ranges_.size() + slots));
   if (spare_.capacity() < ranges_.capacity()) spare_.reserve(ranges_.capacity());
   if ((live_ + 1) * 2 <= index_.size()) return;
   std::vector<std::uint32_t> larger(index_.size() * 2, kNone);
@@ -293,6 +382,10 @@ void OffsetAllocator::reserve_for_allocate() {
 
 std::size_t OffsetAllocator::index_slot(std::uint64_t start) const noexcept {
   return static_cast<std::size_t>((start * 0x9E3779B97F4A7C15ull) >> (64 - index_bits_));
+}
+
+std::uint32_t OffsetAllocator::find_live(std::uint64_t offset) const noexcept {
+  return (offset & (granule() - 1)) == 0 ? index_find(offset >> granule_bits_) : kNone;
 }
 
 std::uint32_t OffsetAllocator::index_find(std::uint64_t start) const noexcept {

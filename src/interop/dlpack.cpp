@@ -67,6 +67,7 @@ template <class Managed>
 struct Exported {
   Managed managed;
   Buffer buffer;
+  Window window;  // the memory does not move while the tensor exists
   std::array<std::int64_t, kMaxRank> shape;
   std::array<std::int64_t, kMaxRank> strides;
 
@@ -89,7 +90,7 @@ Result<Managed*> export_as(const Buffer& buffer) {
   BERTH_TRY_ASSIGN(const Type type, check_export(buffer));
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
   if (window.owner != nullptr) BERTH_TRY(internal::wait_for_uses(*window.owner));
-  auto* const exported = new (std::nothrow) Exported<Managed>{{}, buffer, {}, {}};
+  auto* const exported = new (std::nothrow) Exported<Managed>{{}, buffer, window, {}, {}};
   if (exported == nullptr)
     return Error(Code::kOutOfMemory, Layer::kInterop, "no memory for the description of a DLPack tensor");
   const Shape& shape = buffer.shape();
@@ -277,7 +278,8 @@ DeviceId device_of(const Buffer& buffer) noexcept {
   // The kind of memory may decide. Of a lazy buffer only the flags are known, and window() would allocate it.
   const bool host = buffer.size() > 0 && buffer.cpu_accessible();
   Block block{.flags = host ? BlockFlags::kHostPointer : BlockFlags::kNone};
-  if (buffer.is_allocated()) block = buffer.window()->block;
+  if (buffer.is_allocated())
+    if (const auto window = buffer.window()) block = window->block;
   const DlpackPlace place = buffer.device().dlpack_place(block);
   return {place.device_type, place.device_id};
 }

@@ -469,6 +469,15 @@ Result<void> finish(Timepoint moment) {
   return wait(submitted);
 }
 
+bool is_used(BlockOwner& owner) {
+  if (!is_reached(Timepoint{owner.last_use.load(std::memory_order_acquire)})) return true;
+  if (!owner.is_kept.exchange(false, std::memory_order_acq_rel)) return false;
+  bool used = false;
+  for_each_timeline([&](Timeline& timeline) { used = used || !is_reached(QueueUses::last_kept(timeline, owner)); });
+  if (used) owner.is_kept.store(true, std::memory_order_release);
+  return used;
+}
+
 Result<void> for_each_use(BlockOwner& owner, const std::function<Result<void>(Timepoint)>& visit) {
   BERTH_TRY_ASSIGN(const Timepoint last, QueueUses::submit(Timepoint{owner.last_use.load(std::memory_order_acquire)}));
   if (last != Timepoint()) BERTH_TRY(visit(last));

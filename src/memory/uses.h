@@ -18,6 +18,10 @@ Result<void> finish(Timepoint moment);
 // Submits such work first. Stops at the first failure. O(1) if one queue uses the block, else O(queues).
 Result<void> for_each_use(BlockOwner& owner, const std::function<Result<void>(Timepoint)>& visit);
 
+// True if work that is recorded or submitted, and not over, uses the block. Neither submits nor waits. O(1) if one
+// queue uses the block, else O(queues).
+bool is_used(BlockOwner& owner);
+
 // Queue::finish() without dropping what the queue has kept, for callers that hold a lock which the owner of a kept
 // block may need. The next wait or submit drops it.
 Result<void> finish_only(Queue& queue);

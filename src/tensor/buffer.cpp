@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/try.h"
 #include "berth/memory/registry.h"
@@ -259,12 +260,16 @@ Result<void> Buffer::check_host(bool writes) const {
   if (!is_allocated())
     return Error(Code::kNotAllocated, Layer::kBuffer,
                  "a buffer of {} bytes has no memory yet: write to it or call ensure_allocated() first", bytes_);
-  const Block& block = storage_->block();
-  BERTH_TRY(check_flags(block.flags, writes));
-  return bytes_ == 0 ? Result<void>() : device().check_host_access(block, offset_, bytes_);
+  BERTH_TRY(check_flags(storage_->flags(), writes));
+  if (bytes_ == 0) return {};
+  if (!storage_->may_move()) return device().check_host_access(storage_->block(), offset_, bytes_);
+  BERTH_TRY_ASSIGN(const Window held, window());
+  return device().check_host_access(held.block, offset_, bytes_);
 }
 
 Result<void> Buffer::check_type(DType wanted, std::size_t alignment) const {
+  // A block that moves starts at a multiple of every element type's alignment wherever it goes.
+  if (storage_->may_move()) return check_type(wanted, offset_, alignment);
   return check_type(wanted, reinterpret_cast<std::uintptr_t>(storage_->block().host) + offset_, alignment);
 }
 
@@ -283,18 +288,51 @@ Result<void> Buffer::check_type(DType wanted, std::uintptr_t address, std::size_
 
 Result<std::span<const std::byte>> Buffer::as_host_bytes() const {
   BERTH_TRY(check_host(false));
-  return std::span<const std::byte>(bytes_ == 0 ? nullptr : storage_->block().host + offset_, bytes_);
+  if (bytes_ == 0) return std::span<const std::byte>();
+  BERTH_TRY_ASSIGN(const std::byte* const address, give_address());
+  return std::span(address, bytes_);
 }
 
 Result<std::span<std::byte>> Buffer::as_host_bytes_mut() const {
   BERTH_TRY(allocate_to_write(dtype_, 1));
   BERTH_TRY(check_host(true));
-  return std::span<std::byte>(bytes_ == 0 ? nullptr : storage_->block().host + offset_, bytes_);
+  if (bytes_ == 0) return std::span<std::byte>();
+  BERTH_TRY_ASSIGN(std::byte* const address, give_address());
+  return std::span(address, bytes_);
+}
+
+Result<std::byte*> Buffer::give_address() const {
+  if (storage_->may_move()) {
+    if (!has(storage_->flags(), BlockFlags::kHostPointer)) return nullptr;
+    BERTH_TRY(storage_->give_address());
+  }
+  std::byte* const host = storage_->block().host;
+  return host == nullptr ? nullptr : host + offset_;
+}
+
+Result<void> Buffer::read_item(DType wanted, std::size_t alignment, std::span<std::byte> target) const {
+  BERTH_TRY(check_host(false));
+  BERTH_TRY(check_type(wanted, alignment));
+  if (bytes_ != target.size())
+    return Error(Code::kSizeMismatch, Layer::kBuffer, "item() needs exactly one element and there are {}",
+                 bytes_ / target.size());
+  BERTH_TRY_ASSIGN(const Window held, window());
+  std::memcpy(target.data(), held.host_bytes().data(), target.size());
+  return {};
 }
 
 Result<Window> Buffer::window() const {
   BERTH_TRY(ensure_allocated());
-  return Window{.block = storage_->block(), .offset = offset_, .bytes = bytes_, .owner = storage_, .device = &device()};
+  if (!storage_->may_move()) [[likely]]
+    return Window{
+        .block = storage_->block(), .offset = offset_, .bytes = bytes_, .owner = storage_, .device = &device()};
+  BERTH_TRY(storage_->hold());
+  return Window{.block = storage_->block(),
+                .offset = offset_,
+                .bytes = bytes_,
+                .owner = storage_,
+                .device = &device(),
+                .hold = AddressHold(*storage_)};
 }
 
 // The checks of a copy that can be made before a lazy target is allocated. The queue makes them again.
@@ -313,7 +351,8 @@ Result<void> Buffer::check_target() const {
 }
 
 Result<void> Buffer::check_source() const {
-  const Block& block = storage_->block();
+  BERTH_TRY_ASSIGN(const Window held, window());
+  const Block& block = held.block;
   if (bytes_ == 0 || block.has(BlockFlags::kHostTransfer)) return {};
   if (!allows(block.usage, Usage::kCopySource))
     return Error(Code::kInvalidUsage, Layer::kBuffer,
@@ -415,12 +454,13 @@ void* Buffer::as_raw_ptr() const noexcept {
                  static_cast<unsigned long long>(id_), bytes_);
     std::abort();
   }
-  std::byte* host = storage_->block().host;
-  return host == nullptr ? nullptr : host + offset_;
+  const auto address = give_address();
+  return address ? *address : nullptr;
 }
 
 std::uint64_t Buffer::native_handle() const noexcept {
-  return is_allocated() ? storage_->block().handle : 0;
+  if (!is_allocated() || (storage_->may_move() && !storage_->give_address())) return 0;
+  return storage_->block().handle;
 }
 
 Result<Buffer> map_file(std::string_view path, std::size_t offset, std::size_t bytes) {

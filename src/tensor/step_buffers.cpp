@@ -196,6 +196,8 @@ Result<void> StepBuffers::register_existing(const Buffer& buffer) {
   BERTH_TRY_ASSIGN(const Window window, buffer.window());
   const MutexLock lock(mutex_);
   if (!registered_.emplace(buffer.storage_id(), buffer).second) return {};
+  // The set knows the memory by its address, so it must not move.
+  static_cast<void>(buffer.native_handle());
   if (Residency* residency = window.device->residency()) residency->add(window.block);
   return {};
 }

@@ -72,6 +72,13 @@ void Storage::drop() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
+bool Storage::try_retain() noexcept {
+  std::uint32_t seen = references_.load(std::memory_order_relaxed);
+  while (seen != 0)
+    if (references_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) return true;
+  return false;
+}
+
 Result<void> Storage::ensure_allocated() {
   while (true) {
     State seen = state_.load(std::memory_order_acquire);
@@ -93,6 +100,9 @@ Result<void> Storage::ensure_allocated() {
     auto block = allocator_->allocate(spec_);
     if (!block) return block.error();
     block_ = *block;
+    // Set before the allocator knows the owner: it may move the block at once.
+    mover_ = block_.bytes == 0 ? nullptr : allocator_->mover();
+    if (mover_ != nullptr && !mover_->enlist(*block, spec_.alignment, *this)) mover_ = nullptr;
     settled.to = State::kReady;
     return {};
   }

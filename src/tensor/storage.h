@@ -9,24 +9,33 @@
 
 #include "berth/memory/allocator.h"
 #include "berth/memory/block.h"
+#include "memory/movable.h"
 #include "tensor/live_storages.h"
 
 namespace berth::internal {
 
-class Storage final : public BlockOwner {
+class Storage final : public MovableOwner {
  public:
   static Storage* make_lazy(AllocatorPtr allocator, const BlockSpec& spec, std::source_location site);
   static Storage* make_ready(AllocatorPtr allocator, const Block& block, std::source_location site);
 
   void retain() noexcept override { references_.fetch_add(1, std::memory_order_relaxed); }
   void drop() noexcept override;
+  bool try_retain() noexcept override;
   bool is_unique() const noexcept { return references_.load(std::memory_order_acquire) == 1; }
 
   Result<void> ensure_allocated();
   bool is_ready() const noexcept { return state_.load(std::memory_order_acquire) == State::kReady; }
 
-  // Requires: is_ready().
+  // Requires: is_ready(), and if the block may move, a hold (movable.h) for its handle and its host pointer.
   const Block& block() const noexcept { return block_; }
+  // True if the block may move while nobody holds its address. Requires: is_ready().
+  bool may_move() const noexcept { return mover_ != nullptr; }
+  std::uint64_t address() const noexcept override { return block_.handle; }
+  void set_address(std::uint64_t handle, std::byte* host) noexcept override {
+    block_.handle = handle;
+    block_.host = host;
+  }
   // The flags of the block, or those that it will have.
   BlockFlags flags() const noexcept { return is_ready() ? block_.flags : allocator_->expected_flags(spec_); }
   const BlockSpec& spec() const noexcept { return spec_; }

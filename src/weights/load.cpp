@@ -339,11 +339,14 @@ Result<LoadedTensors> load_tensors(std::span<const FileSource> sources, std::spa
   std::vector<std::uint32_t> checksums(options.checksums ? requests.size() : 0, 0);
 
   std::vector<std::byte*> targets(plan.buffers.size(), nullptr);
+  std::vector<Window> held;  // the memory does not move while it is loaded
+  held.reserve(plan.buffers.size());
   bool on_host = true;
   for (std::size_t i = 0; i < plan.buffers.size() && on_host; ++i) {
     BERTH_TRY_ASSIGN(const Window window, plan.buffers[i].window());
     on_host = window.bytes == 0 || window.block.has(BlockFlags::kHostTransfer);
-    if (on_host && window.bytes != 0) targets[i] = window.block.host + window.offset;
+    if (on_host && window.bytes != 0) targets[i] = window.host_bytes().data();
+    held.push_back(window);
   }
   if (on_host) {
     BERTH_TRY(load_to_host(loading, targets));

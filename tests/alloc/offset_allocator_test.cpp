@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <vector>
 
 namespace berth {
@@ -223,6 +224,53 @@ RC_GTEST_PROP(TlsfProperty, AgreesWithASimpleModel, ()) {
   }
   for (const auto& [offset, bytes] : model.live_) RC_ASSERT(heap.release(offset).has_value());
   RC_ASSERT(heap.counters().free_ranges == (heap.capacity() == 0 ? 0u : 1u));
+}
+
+RC_GTEST_PROP(TlsfProperty, ExtendsAndCutsLikeASimpleModel, (std::uint32_t seed)) {
+  std::mt19937 random(seed);
+  const std::uint64_t granule = std::uint64_t{1} << random() % 9;
+  OffsetAllocator heap = OffsetAllocator::make(4096 * granule, granule).value();
+  Model model(heap.capacity());
+  for (int i = 0; i < 200; ++i) {
+    const std::uint64_t bytes = (1 + random() % 64) * granule;
+    if (model.live_.empty() || random() % 3 == 0) {
+      if (const auto offset = heap.allocate(bytes)) model.live_[*offset] = bytes;
+    } else {
+      const auto chosen = std::next(model.live_.begin(), static_cast<long>(random() % model.live_.size()));
+      const auto [offset, size] = *chosen;
+      if (random() % 3 == 0) {
+        RC_ASSERT(heap.release(offset).has_value());
+        model.live_.erase(chosen);
+      } else if (random() % 2 == 0) {
+        const std::uint64_t end =
+            chosen == model.live_.begin() ? 0 : std::prev(chosen)->first + std::prev(chosen)->second;
+        RC_ASSERT(heap.free_before(offset).value() == offset - end);
+        const auto extended = heap.extend_down(offset, bytes);
+        RC_ASSERT(extended.has_value() == (bytes <= offset - end));
+        if (extended) {
+          RC_ASSERT(*extended == offset - bytes);
+          model.live_.erase(chosen);
+          model.live_[*extended] = size + bytes;
+        }
+      } else {
+        const std::uint64_t front = random() % 32 * granule, back = random() % 32 * granule;
+        const auto rest = heap.cut(offset, front, back);
+        RC_ASSERT(rest.has_value() == (front + back < size));
+        if (rest) {
+          RC_ASSERT(*rest == offset + front);
+          model.live_.erase(chosen);
+          model.live_[*rest] = size - front - back;
+        }
+      }
+    }
+    RC_ASSERT(heap.check().has_value());
+    RC_ASSERT(heap.used() == model.used());
+    RC_ASSERT(heap.allocations() == model.live_.size());
+    RC_ASSERT(heap.counters().largest_free == model.longest_free());
+  }
+  RC_ASSERT(!heap.free_before(heap.capacity()).has_value());
+  RC_ASSERT(!heap.extend_down(heap.capacity(), 0).has_value());
+  RC_ASSERT(!heap.cut(heap.capacity(), 0, 0).has_value());
 }
 
 TEST(OffsetAllocator, StaysSoundOverALongMixedRun) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -25,13 +26,13 @@ class InFlight {
   InFlight(std::uint32_t seed, bool host_pointers)
       : random_(seed), device_(doubles::LaggingDevice::make(host_pointers)), can_keep_on_host_(!host_pointers) {
     evictable_ = make_evictable(device_).value();
-    allocators_ = {device_, make_caching_pool(device_),
-                   make_growable(device_, {.reserve_bytes = 1 << 20, .step_bytes = 1 << 16}).value(), evictable_};
+    growable_ = make_growable(device_, {.reserve_bytes = 1 << 20, .step_bytes = 4096}).value();
+    allocators_ = {device_, make_caching_pool(device_), growable_, evictable_};
     for (int i = 0; i < 3; ++i) queues_.push_back(device_->lagging_queue());
   }
 
   void step() {
-    switch (draw(16)) {
+    switch (draw(19)) {
       case 0:
       case 1: allocate(); break;
       case 2: import(); break;
@@ -48,6 +49,9 @@ class InFlight {
       case 13: evict(); break;
       case 14:
       case 15: drop(); break;
+      case 16:
+      case 17: defragment(); break;
+      case 18: hold(); break;
     }
   }
 
@@ -70,6 +74,7 @@ class InFlight {
     int owner;      // the queue that used it last; -1: none
     bool must_use;  // `owner` must be the next to use it: the memory came with its timeline
     bool evictable = false;
+    std::optional<Window> window{};  // keeps it where it is
   };
 
   std::size_t draw(std::size_t below) { return random_() % below; }
@@ -110,7 +115,7 @@ class InFlight {
     if (buffers_.size() > 12) return drop();
     constexpr std::size_t kSizes[] = {60, 61, 700, 3000};  // few, so that memory is reused
     const std::size_t bytes = kSizes[draw(4)];
-    const std::size_t which = draw(2) == 0 ? 1 : draw(allocators_.size());
+    const std::size_t which = draw(2) == 0 ? 1 + draw(2) : draw(allocators_.size());
     const int on = draw(2) == 0 ? static_cast<int>(draw(queues_.size())) : -1;
     const bool zero = draw(2) == 0;
     auto buffer = Buffer::allocate(
@@ -229,6 +234,26 @@ class InFlight {
     buffers_.pop_back();
   }
 
+  // Buffers of the growable memory move while work is pending on others.
+  void defragment() {
+    const std::size_t most = draw(2) == 0 ? 5000 : 1 << 20;
+    const DefragmentResult result = growable_->defragment({.max_bytes = most, .pack_addresses = draw(2) == 0});
+    EXPECT_FALSE(result.error.has_value());
+    for (const Held& held : buffers_) {
+      if (!held.window) continue;
+      EXPECT_EQ(held.buffer.window()->block.handle, held.window->block.handle);
+    }
+  }
+
+  void hold() {
+    Held* const held = pick();
+    if (held == nullptr || held->evictable) return;
+    if (held->window)
+      held->window.reset();
+    else
+      held->window = held->buffer.window().value();
+  }
+
   void evict() {
     for (auto& each : queues_) each->submit().value();  // as evict() requires
     constexpr Contents kAll[] = {Contents::kToFile, Contents::kDrop, Contents::kToHost};
@@ -248,6 +273,7 @@ class InFlight {
   std::shared_ptr<doubles::LaggingDevice> device_;
   const bool can_keep_on_host_;
   std::shared_ptr<EvictableMemory> evictable_;
+  std::shared_ptr<GrowableMemory> growable_;
   std::vector<AllocatorPtr> allocators_;
   std::vector<std::shared_ptr<doubles::LaggingQueue>> queues_;
   std::vector<Held> buffers_;

@@ -49,6 +49,21 @@ class OffsetAllocator {
   // The size of the allocation at `offset`, rounded up to the granule. kNotFound if none starts there.
   Result<std::uint64_t> size_of(std::uint64_t offset) const;
 
+  // --- For moving allocations ---
+  // The bytes that are free directly before the allocation at `offset`. kNotFound if none starts there.
+  Result<std::uint64_t> free_before(std::uint64_t offset) const;
+
+  // Extends the allocation at `offset` down by `bytes`, a multiple of the granule, and returns its new offset. Reserves
+  // what the cut() that follows it needs, so that this one allocates nothing. Constant time. A refused call changes
+  // nothing. kNotFound if no allocation starts there; kInvalidArgument if the bytes are not a multiple of the granule,
+  // or fewer are free before it.
+  Result<std::uint64_t> extend_down(std::uint64_t offset, std::uint64_t bytes);
+
+  // Releases the first `front` and the last `back` bytes of an allocation and returns its new offset. Constant time,
+  // and no heap allocation if an extend_down() came before it. kNotFound if no allocation starts there;
+  // kInvalidArgument if a size is not a multiple of the granule, or nothing would remain.
+  Result<std::uint64_t> cut(std::uint64_t offset, std::uint64_t front, std::uint64_t back);
+
   // The size of a free range that always satisfies allocate(bytes, alignment): the request rounded up to its size class
   // (at most 1/32 more) plus the largest padding for the alignment. Saturates at the largest value.
   std::uint64_t padded(std::uint64_t bytes, std::uint64_t alignment = 1) const noexcept;
@@ -103,6 +118,7 @@ class OffsetAllocator {
 
   std::size_t index_slot(std::uint64_t start) const noexcept;
   std::uint32_t index_find(std::uint64_t start) const noexcept;
+  std::uint32_t find_live(std::uint64_t offset) const noexcept;
   void index_insert(std::uint32_t range) noexcept;
   void index_erase(std::uint64_t start) noexcept;
   void reserve_for_allocate();
@@ -115,6 +131,7 @@ class OffsetAllocator {
   [[maybe_unused]] std::uint64_t changes_ = 0;  // counted in debug builds only
   std::size_t live_ = 0;
   std::size_t free_ranges_ = 0;
+  std::size_t cuts_to_come_ = 0;  // each may need two slots
   unsigned granule_bits_ = 0;
 
   std::uint64_t first_bitmap_ = 0;

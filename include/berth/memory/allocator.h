@@ -14,6 +14,9 @@ namespace berth {
 
 class Device;
 struct OutOfMemory;
+namespace internal {
+class Mover;
+}  // namespace internal
 
 class Allocator {
  public:
@@ -50,6 +53,9 @@ class Allocator {
 
   // Adds what this layer and the layers below know (live, cached and peak bytes, budgets, holders) to `report`.
   virtual void explain(OutOfMemory& report) const { static_cast<void>(report); }
+
+  // For the library: what moves blocks of this allocator; null if they never move.
+  virtual internal::Mover* mover() noexcept { return nullptr; }
 };
 
 using AllocatorPtr = std::shared_ptr<Allocator>;

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <utility>
 
 #include "berth/base/name.h"
 #include "berth/memory/timepoint.h"
@@ -84,6 +86,9 @@ class BlockOwner {
  public:
   virtual void retain() noexcept = 0;
   virtual void drop() noexcept = 0;
+  // One more, or one less, AddressHold of a block that may move; the first is taken where the window is made.
+  virtual void hold_again() noexcept {}
+  virtual void let_go() noexcept {}
   std::atomic<std::uint64_t> last_use{0};  // Timepoint::bits
   std::atomic<bool> is_kept{false};        // some queue keeps, or has kept, a reference
 
@@ -91,13 +96,49 @@ class BlockOwner {
   ~BlockOwner() = default;
 };
 
-// A byte range of a block: the argument type of queue operations.
+// Keeps a block that may move where it is, and alive, while this object or a copy of it exists. Empty for blocks that
+// never move. See GrowableMemory::defragment.
+class AddressHold {
+ public:
+  AddressHold() = default;
+  // Takes over a hold that `owner` has counted.
+  explicit AddressHold(BlockOwner& owner) noexcept : owner_(&owner) {}
+  AddressHold(const AddressHold& other) noexcept : owner_(other.owner_) {
+    if (owner_ != nullptr) owner_->hold_again();
+  }
+  AddressHold(AddressHold&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
+  AddressHold& operator=(const AddressHold& other) noexcept {
+    AddressHold copy(other);
+    std::swap(owner_, copy.owner_);
+    return *this;
+  }
+  AddressHold& operator=(AddressHold&& other) noexcept {
+    AddressHold taken(std::move(other));
+    std::swap(owner_, taken.owner_);
+    return *this;
+  }
+  ~AddressHold() {
+    if (owner_ != nullptr) owner_->let_go();
+  }
+
+ private:
+  BlockOwner* owner_ = nullptr;
+};
+
+// A byte range of a block: the argument type of queue operations. The addresses in it are valid while it, or a copy of
+// it, exists.
 struct Window {
   Block block{};
   std::size_t offset = 0;
   std::size_t bytes = 0;
   BlockOwner* owner = nullptr;  // null: the caller keeps the block alive
   Device* device = nullptr;
+  AddressHold hold{};
+
+  // The bytes on the host; empty if the host has no pointer.
+  std::span<std::byte> host_bytes() const noexcept {
+    return block.host == nullptr ? std::span<std::byte>() : std::span(block.host + offset, bytes);
+  }
 };
 
 }  // namespace berth

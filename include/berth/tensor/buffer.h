@@ -112,6 +112,8 @@ class Buffer {
   // These functions fail with kNotAllocated (const functions only: the mutable ones allocate), kNotCpuAccessible,
   // kTypeMismatch, kMisaligned, kReadOnly (mutable ones), or kIo (a mapped file was truncated). A call that can be
   // refused without memory leaves a lazy buffer lazy. Requires: no work in flight on a queue uses the bytes.
+  // A pointer given out here keeps the memory where it is for good: see GrowableMemory::defragment. A window() keeps it
+  // only while the window exists.
   Result<std::span<const std::byte>> as_host_bytes() const;
   Result<std::span<std::byte>> as_host_bytes_mut() const;
   template <Element T>
@@ -147,7 +149,8 @@ class Buffer {
   // The device's handle of the whole storage (host address, CUdeviceptr, MTL::Buffer*, WGPUBuffer), for use with
   // byte_offset(). 0 if not allocated.
   std::uint64_t native_handle() const noexcept;
-  // The window as an argument for queues. Allocates a lazy buffer.
+  // The window as an argument for queues. Allocates a lazy buffer. The addresses in it are valid while it exists. The
+  // driver's error if the memory was being moved and cannot be restored.
   Result<Window> window() const;
 
  private:
@@ -163,6 +166,9 @@ class Buffer {
   Result<void> check_type(DType wanted, std::uintptr_t address, std::size_t alignment) const;
   template <class T>
   Result<std::span<T>> typed(bool writes) const;
+  // The address of the window, which then never moves. Requires: is_allocated().
+  Result<std::byte*> give_address() const;
+  Result<void> read_item(DType wanted, std::size_t alignment, std::span<std::byte> target) const;
 
   internal::Storage* storage_ = nullptr;
   std::size_t offset_ = 0;
@@ -179,7 +185,10 @@ Result<std::span<T>> Buffer::typed(bool writes) const {
     if (auto ok = allocate_to_write(*dtype_of<Stored>, alignof(Stored)); !ok) return ok.error();
   if (auto ok = check_host(writes); !ok) return ok.error();
   if (auto ok = check_type(*dtype_of<Stored>, alignof(Stored)); !ok) return ok.error();
-  return std::span<T>(bytes_ == 0 ? nullptr : static_cast<T*>(as_raw_ptr()), bytes_ / sizeof(T));
+  if (bytes_ == 0) return std::span<T>();
+  const auto address = give_address();
+  if (!address) return address.error();
+  return std::span<T>(reinterpret_cast<T*>(*address), bytes_ / sizeof(T));
 }
 
 template <Element T>
@@ -208,12 +217,10 @@ Result<ArrayView<T>> Buffer::as_array_mut() const {
 
 template <Element T>
 Result<T> Buffer::item() const {
-  auto slice = typed<const T>(false);
-  if (!slice) return slice.error();
-  if (slice->size() != 1)
-    return Error(Code::kSizeMismatch, Layer::kBuffer, "item() needs exactly one element and there are {}",
-                 slice->size());
-  return (*slice)[0];
+  T value{};
+  if (auto ok = read_item(*dtype_of<T>, alignof(T), std::as_writable_bytes(std::span(&value, 1))); !ok)
+    return ok.error();
+  return value;
 }
 
 // One line without the contents: "f32[2, 3] on CPU, 24 B, lazy".
