@@ -263,8 +263,8 @@ void MappedGrowable::try_move(Pass& pass, const Candidate& candidate) {
       started = outcome && move.to != move.from;
     }
     // A failure may be of the moment, so each move is tried twice.
-    for (int tries = 0; started && tries < 2; ++tries)
-      if ((outcome = transfer(move))) break;
+    if (started) outcome = transfer(move);
+    if (started && !outcome) outcome = transfer(move);
   } catch (const std::bad_alloc&) {
     outcome = Error(Code::kOutOfMemory, Layer::kAllocator, "no host memory to move a buffer of {} bytes", move.bytes);
   }

@@ -67,7 +67,9 @@ struct Residency::Set {
 
 Residency::Residency() : set_(std::make_unique<Set>()) {}
 
-Residency::~Residency() { keep_alive({}); }
+Residency::~Residency() {
+  keep_alive({});
+}
 
 void Residency::keep_alive(std::chrono::milliseconds interval) {
   const MutexLock lock(set_->keep_alive_mutex);

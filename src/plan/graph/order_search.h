@@ -23,8 +23,8 @@ struct SearchResult {
   std::uint64_t next = 0;                 // kImpossible: the lowest peak that an order can have; above the limit
 };
 
-// Looks for an order in which no step needs more than `limit`. A search that ends with kImpossible has proven that there is
-// none. It tries at most `most` steps, and takes them off the budget.
+// Looks for an order in which no step needs more than `limit`. A search that ends with kImpossible has proven that
+// there is none. It tries at most `most` steps, and takes them off the budget.
 SearchResult find_order(const StepGraph& graph, std::uint64_t limit, std::uint64_t most, SearchBudget& budget);
 
 }  // namespace berth::internal::graphs
