@@ -103,7 +103,7 @@ std::uint64_t MappedGrowable::destination(std::uint64_t offset, std::size_t byte
     if (to < offset && !is_mapped(to, std::min(to + bytes, offset))) {
       std::size_t step = first_step(offset);
       while (step > 0 && steps_[step - 1].mapped && step * step_ > low) --step;
-      low = std::max(low, step * step_);
+      low = std::max<std::uint64_t>(low, step * step_);
     }
   }
   const std::uint64_t to = round_up(low, alignment);

@@ -77,6 +77,7 @@ PRIVATE_HEADERS = {
     "engines/onnxruntime_library.h": ["cli", "bench", "python"],
     "engines/ort_format.h": ["cli"],
     # Benches that measure one part by itself.
+    "engines/host_pages.h": ["bench"],
     "run/hazards.h": ["bench"],
     "tensor/f16_paths.h": ["bench"],
     "devices/webgpu/webgpu_device.h": ["bench"],
