@@ -140,13 +140,7 @@ class Measurement {
 
  private:
   WorkerTask task(const std::string& role) const {
-    WorkerTask task;
-    task.role = role;
-    task.models = settings_.models;
-    task.threads = settings_.threads;
-    task.seed = settings_.seed;
-    task.dims = settings_.dims;
-    task.inputs = settings_.inputs;
+    WorkerTask task = make_task(settings_, role);
     task.reference = temporary_->path();
     task.output = settings_.output;
     return task;
@@ -445,6 +439,17 @@ Spread spread_of(std::vector<double> values) {
 
 double RunReport::ratio() const {
   return berth.held == 0 ? 1.0 : static_cast<double>(stock.held) / static_cast<double>(berth.held);
+}
+
+WorkerTask make_task(const RunSettings& settings, std::string role) {
+  WorkerTask task;
+  task.role = std::move(role);
+  task.models = settings.models;
+  task.threads = settings.threads;
+  task.seed = settings.seed;
+  task.dims = settings.dims;
+  task.inputs = settings.inputs;
+  return task;
 }
 
 Result<RunReport> measure_run(const RunSettings& settings, const Progress& progress, std::stop_token stop) {

@@ -79,6 +79,10 @@ struct RunReport {
   double ratio() const;
 };
 
+// What a worker of any role is told: the models and their inputs.
+struct WorkerTask;
+WorkerTask make_task(const RunSettings& settings, std::string role);
+
 // Called before each step with its name and the overall progress, from 0 to 1.
 using Progress = std::function<void(std::string_view step, double done)>;
 

@@ -24,13 +24,7 @@ double part_of(std::uint64_t a, std::uint64_t b) {
 }
 
 Result<Json> serve(const RunSettings& settings, const MixSettings& mix, const char* role, const std::stop_token& stop) {
-  WorkerTask task;
-  task.role = role;
-  task.models = settings.models;
-  task.threads = settings.threads;
-  task.seed = settings.seed;
-  task.dims = settings.dims;
-  task.inputs = settings.inputs;
+  WorkerTask task = make_task(settings, role);
   task.shapes = mix.shapes;
   task.concurrency = mix.concurrency;
   task.runs = settings.runs;

@@ -37,6 +37,8 @@
 #include "berth/plan/order.h"
 #include "berth/plan/plan.h"
 #include "berth/plan/plan_files.h"
+#include "berth/plan/plan_graph.h"
+#include "berth/plan/replan.h"
 #include "berth/run/arena.h"
 #include "berth/run/queue_schedule.h"
 #include "berth/run/replay.h"

@@ -11,8 +11,8 @@ class MemoryReport:
     arena), `reordered`, `deviated` (not in the plan: served by a pool), `live_peak` (the most bytes the engine had
     asked for at once: no allocator can use less) and `plan` (a berth.Plan, None before there is one).
 
-    Of this session: `runs`; `problem`, a sentence if there was no memory for a plan; and `outside`, a list of sentences
-    about memory that Berth does not manage, such as that of other providers. A session of ONNX Runtime also has
+    Of the session or memory: `runs`; `problem`, a sentence if there was no memory for a plan; and `outside`, a list of
+    sentences about memory that Berth does not manage, such as that of other providers. A session of ONNX Runtime also has
     `async_runs`, which a pool serves, and `weights`, None without a weights cache, else a dict: `bytes` (kept from
     loading), `shared` (of these, in pages that all processes share), `mapped` (bytes of weights that the engine reads in
     place) and `problem`.

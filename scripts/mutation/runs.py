@@ -59,7 +59,7 @@ class Runs:
             if saved["sources"] == sources:
                 known = saved["tests"]
         names = [(program, test) for program in PROGRAMS for test in list_tests(self.build.output / PROGRAMS[program])]
-        todo = [name for name in names if name not in known]
+        remaining = [name for name in names if name not in known]
         done = 0
 
         def one(name):
@@ -75,9 +75,9 @@ class Runs:
                 return name, result, seconds, bits
 
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            for name, result, seconds, bits in pool.map(one, todo):
+            for name, result, seconds, bits in pool.map(one, remaining):
                 done += 1
-                self.progress(f"tests that reach a mutant: {done} of {len(todo)}")
+                self.progress(f"tests that reach a mutant: {done} of {len(remaining)}")
                 known[name] = (seconds, bits, result)
         for name in names:
             seconds, bits, result = known[name]

@@ -28,8 +28,7 @@ class SegmentTest : public ::testing::TestWithParam<const char*> {
   }
   void TearDown() override {
     if (!choice_ || cuda_test::on_real_gpu()) return;
-    for (const std::string& text : cuda_test::cuda_violations()) ADD_FAILURE() << text;
-    EXPECT_EQ(cuda_double().live_objects(), 0u) << "driver objects outlived the test";
+    cuda_test::expect_nothing_left();
   }
 
  private:

@@ -33,8 +33,7 @@ class Evict : public ::testing::TestWithParam<const char*> {
   }
   void TearDown() override {
     if (!choice_ || cuda_test::on_real_gpu()) return;
-    for (const std::string& text : cuda_test::cuda_violations()) ADD_FAILURE() << text;
-    EXPECT_EQ(cuda_double().live_objects(), 0u) << "driver objects outlived the test";
+    cuda_test::expect_nothing_left();
   }
   static Contents kept() { return std::string_view(GetParam()) == "CPU" ? Contents::kToFile : Contents::kToHost; }
 

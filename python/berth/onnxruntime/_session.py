@@ -92,7 +92,7 @@ class InferenceSession(_engine.InferenceSession):
         notes = [f"{name} manages its own memory" for name in self.get_providers() if name != _CPU]
         if not _options.has_our_memory(self._sess_options):
             notes.append("the session options that the model brings along replaced ours, so the engine's own arena "
-                         "serves this session")
+                         "serves the session")
         return notes
 
     def _run(self, method, output_names, feed, run_options):

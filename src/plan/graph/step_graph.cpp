@@ -15,6 +15,20 @@ constexpr std::size_t kMostNodes = std::size_t{1} << 30;
 
 using Pairs = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
+// Pairs of a step or a stored value, and what belongs to it.
+struct Edges {
+  Pairs before, next, writes, uses, writers, users;
+};
+
+void set_edges(StepGraph& graph, Edges& edges) {
+  graph.before = Lists(graph.steps, edges.before);
+  graph.next = Lists(graph.steps, edges.next);
+  graph.writes = Lists(graph.steps, edges.writes);
+  graph.uses = Lists(graph.steps, edges.uses);
+  graph.writers = Lists(graph.stored.size(), edges.writers);
+  graph.users = Lists(graph.stored.size(), edges.users);
+}
+
 template <class... Numbers>
 Error invalid(const char* format, Numbers... numbers) {
   return Error(Code::kInvalidArgument, Layer::kPlan, format, numbers...);
@@ -143,7 +157,8 @@ Result<void> measure(const MemoryGraph& graph, CheckedGraph& out) {
 void connect(const MemoryGraph& graph, CheckedGraph& out) {
   StepGraph& steps = out.steps;
   steps.steps = graph.steps.size();
-  Pairs before, next, writes, uses, writers, users;
+  Edges edges;
+  auto& [before, next, writes, uses, writers, users] = edges;
   const auto depend = [&](std::uint32_t step, std::uint32_t on) {
     before.emplace_back(step, on);
     next.emplace_back(on, step);
@@ -199,12 +214,7 @@ void connect(const MemoryGraph& graph, CheckedGraph& out) {
     const std::uint32_t stored = out.stored[out.root[value]];
     if (stored != kNone && graph.values[value].keep) steps.stored[stored].kept = true;
   }
-  steps.before = Lists(steps.steps, before);
-  steps.next = Lists(steps.steps, next);
-  steps.writes = Lists(steps.steps, writes);
-  steps.uses = Lists(steps.steps, uses);
-  steps.writers = Lists(steps.stored.size(), writers);
-  steps.users = Lists(steps.stored.size(), users);
+  set_edges(steps, edges);
   steps.takeovers.resize(steps.steps);
   for (std::uint32_t step = 0; step < graph.steps.size(); ++step) {
     for (const InPlace& pair : graph.steps[step].in_place) {
@@ -450,7 +460,8 @@ StepGraph part_of(const StepGraph& graph, std::span<const std::uint32_t> order, 
   StepGraph out;
   out.steps = end - begin;
   out.base = graph.base;
-  Pairs before, next, writes, uses, writers, users;
+  Edges edges;
+  auto& [before, next, writes, uses, writers, users] = edges;
   std::vector<std::uint32_t> new_index(graph.stored.size(), kNone);
   for (std::uint32_t value = 0; value < graph.stored.size(); ++value) {
     const Stored& it = graph.stored[value];
@@ -493,12 +504,7 @@ StepGraph part_of(const StepGraph& graph, std::span<const std::uint32_t> order, 
       if (new_index[it.donor] != kNone && new_index[it.heir] != kNone)
         out.takeovers[index].push_back({new_index[it.donor], new_index[it.heir]});
   }
-  out.before = Lists(out.steps, before);
-  out.next = Lists(out.steps, next);
-  out.writes = Lists(out.steps, writes);
-  out.uses = Lists(out.steps, uses);
-  out.writers = Lists(out.stored.size(), writers);
-  out.users = Lists(out.stored.size(), users);
+  set_edges(out, edges);
   return out;
 }
 

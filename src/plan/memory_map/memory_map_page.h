@@ -1,5 +1,5 @@
 // The page, style and script of the memory map, from memory_map.html, .css and .js at build time. The page contains the
-// placeholders /*STYLE*/, /*DATA*/ and /*SCRIPT*/.
+// marks /*STYLE*/, /*DATA*/ and /*SCRIPT*/.
 #pragma once
 
 #include <string_view>

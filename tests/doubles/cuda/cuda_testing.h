@@ -63,13 +63,18 @@ class CudaChoice {
   CudaChoice& operator=(const CudaChoice&) = delete;
 };
 
+// The double saw no broken rule, and everything that was made is gone. Requires: not on_real_gpu().
+inline void expect_nothing_left() {
+  for (const std::string& text : cuda_violations()) ADD_FAILURE() << text;
+  EXPECT_EQ(cuda_double().live_objects(), 0u) << "driver objects outlived the test";
+}
+
 // A test on the double or a real GPU.
 class CudaTest : public ::testing::Test {
  protected:
   void TearDown() override {
     if (on_real_gpu()) return;
-    for (const std::string& text : cuda_violations()) ADD_FAILURE() << text;
-    EXPECT_EQ(cuda_double().live_objects(), 0u) << "driver objects outlived the test";
+    expect_nothing_left();
   }
 
   CudaChoice choice_;
