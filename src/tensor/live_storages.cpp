@@ -48,7 +48,7 @@ Live& live() {
 
 }  // namespace
 
-void note_live(Storage& storage) noexcept {
+void note_live(Storage& storage) {
   if (!tracks_leaks()) [[likely]]
     return;
   Live& list = live();

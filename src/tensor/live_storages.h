@@ -17,7 +17,8 @@ struct LiveLink {
   std::int64_t made_ns = 0;  // since tracking began
 };
 
-void note_live(Storage& storage) noexcept;
+// The first call allocates the list. Throws std::bad_alloc.
+void note_live(Storage& storage);
 void note_gone(Storage& storage) noexcept;
 
 // The serial of the newest tracked storage. Serials count up from 1.

@@ -440,6 +440,23 @@ void copies_after_the_work_of_several_queues(Bed& bed) {
   for (const QueuePtr& queue : queues) BED_TRY(bed, queue->finish());
 }
 
+// Whether such work runs is not specified. It must not run later, in memory that has been freed since.
+void may_be_closed_with_work_that_nobody_submitted(Bed& bed) {
+  BED_TRY_ASSIGN(const Buffer beside, bed, patterned(bed, 70'000, 3));
+  {
+    BED_TRY_ASSIGN(const Buffer buffer, bed, patterned(bed, 70'000));
+    BED_TRY_ASSIGN(const Window window, bed, buffer.window());
+    BED_TRY_ASSIGN(const QueuePtr queue, bed, bed.device()->make_queue());
+    BED_TRY(bed, queue->fill(window, 0x5a));
+  }
+  BED_TRY_ASSIGN(const Buffer next, bed, patterned(bed, 70'000, 5));
+  BED_TRY(bed, bed.device()->synchronize());
+  BED_TRY_ASSIGN(const Bytes seen, bed, contents(next));
+  EXPECT_TRUE(seen == pattern_bytes(70'000, 5));
+  BED_TRY_ASSIGN(const Bytes untouched, bed, contents(beside));
+  EXPECT_TRUE(untouched == pattern_bytes(70'000, 3));
+}
+
 constexpr Check kChecks[] = {
     {"ReadsWhatIsThere", reads_what_is_there},
     {"ReadsAtAnyByte", reads_at_any_byte},
@@ -465,6 +482,7 @@ constexpr Check kChecks[] = {
     {"SynchronizesWithEveryQueue", synchronizes_with_every_queue},
     {"CopiesAfterWorkThatNobodySubmitted", copies_after_work_that_nobody_submitted},
     {"CopiesAfterTheWorkOfSeveralQueues", copies_after_the_work_of_several_queues},
+    {"MayBeClosedWithWorkThatNobodySubmitted", may_be_closed_with_work_that_nobody_submitted},
     {"TakesRecordsOfSeveralThreads", takes_records_of_several_threads},
     {"TakesFreshMemoryOfSeveralThreads", takes_fresh_memory_of_several_threads},
 };

@@ -387,5 +387,31 @@ TEST(KvCache, WritesTheCsrFormWithLastPageLengths) {
   EXPECT_EQ(cache->write_csr(0, ids, indptr, few, last).error().code(), Code::kSizeMismatch);
 }
 
+// A policy that remembers the last sequence it was told of.
+class Witness final : public EvictionAdaptor {
+ public:
+  explicit Witness(Visit& seen) : EvictionAdaptor(make_lru_eviction()), seen_(seen) {}
+  void visited(const Visit& visit, Blocks& blocks) noexcept override {
+    seen_ = visit;
+    seen_.path = {};
+    EvictionAdaptor::visited(visit, blocks);
+  }
+
+ private:
+  Visit& seen_;
+};
+
+TEST(KvCache, TellsThePolicyWhenASequenceWasOpenedAndClosed) {
+  Visit seen;
+  const auto cache = cache_of(8, std::make_unique<Witness>(seen));
+  const auto opened = cache->open(count_from(1, 9), {.now = 1'000}).value();
+  append(*cache, opened.id, 77);
+  ASSERT_TRUE(cache->close(opened.id, 5'000));
+  EXPECT_EQ(seen.opened, 1'000u);
+  EXPECT_EQ(seen.closed, 5'000u);
+  EXPECT_EQ(seen.prompt_tokens, 9u);
+  EXPECT_EQ(seen.tokens, 10u);
+}
+
 }  // namespace
 }  // namespace berth::kv

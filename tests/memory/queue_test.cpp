@@ -9,6 +9,8 @@
 
 #include "berth/memory/registry.h"
 #include "berth/tensor/buffer.h"
+#include "doubles/lagging_device.h"
+#include "memory/uses.h"
 #include "support/support.h"
 
 namespace berth {
@@ -183,6 +185,23 @@ TEST(Queue, KeepsABufferAliveForASecondQueueThatUsesIt) {
   late.second_work.finish_all();
   ASSERT_TRUE(late.second->wait(late.moment));
   EXPECT_EQ(late.itself.freed, 1);
+}
+
+TEST(Queue, KnowsTwiceThatABufferIsStillUsed) {
+  const auto lagging = doubles::LaggingDevice::make();
+  const auto first = lagging->lagging_queue(), second = lagging->lagging_queue();
+  const Buffer buffer = Buffer::allocate(lagging, u8, {64}).value();
+  const Window window = buffer.window().value();
+  ASSERT_TRUE(first->fill(window, 1));
+  ASSERT_TRUE(first->submit());
+  ASSERT_TRUE(second->fill(window, 2));
+  ASSERT_TRUE(second->submit());
+  ASSERT_NE(window.owner, nullptr);
+  first->reach_all();
+  EXPECT_TRUE(internal::is_used(*window.owner)) << "the second queue keeps it";
+  EXPECT_TRUE(internal::is_used(*window.owner)) << "being asked does not change the answer";
+  second->reach_all();
+  EXPECT_FALSE(internal::is_used(*window.owner));
 }
 
 TEST(Queue, LetsGoOfWhatItKeptAtTheNextSubmitWithoutAnyWait) {

@@ -56,6 +56,19 @@ TEST(Schedule, OrdersStepsThatConflictAndCountsLevels) {
   EXPECT_THAT(schedule.dependencies_of(late), ElementsAre(sum));
 }
 
+TEST(Schedule, ListsADependencyOnceThoughItHasSeveralReasons) {
+  const Buffer shared = make_buffer(64), other = make_buffer(64);
+  ScheduleBuilder builder;
+  const StepId first = builder.add_step({.reads = {shared}, .writes = {other}});
+  const StepId second = builder.add_step({.reads = {shared}});
+  const StepId half = builder.add_step({.writes = {part(shared, 0, 32)}});
+  // After the two readers, whom `half` has made one for both halves, and after the first of them for its result.
+  const StepId both = builder.add_step({.reads = {other}, .writes = {part(shared, 32, 32)}});
+  const Schedule schedule = builder.build().value();
+  EXPECT_THAT(schedule.dependencies_of(half), ElementsAre(first, second));
+  EXPECT_THAT(schedule.dependencies_of(both), ElementsAre(first, second));
+}
+
 TEST(Schedule, KeepsDisjointViewsOfOneStorageOnOneLevel) {
   const Buffer whole = make_buffer(64);
   ScheduleBuilder builder;

@@ -9,6 +9,7 @@
 #include "berth/berth.h"
 #include "devices/cuda/cuda_abi.h"
 #include "doubles/cuda/cuda_testing.h"
+#include "doubles/lagging_device.h"
 #include "support/support.h"
 
 namespace berth {
@@ -51,6 +52,20 @@ Bytes contents(const Buffer& buffer) {
   Bytes bytes(buffer.size());
   EXPECT_TRUE(buffer.copyout(bytes));
   return bytes;
+}
+
+TEST(EvictTrim, FreesWhatWasReleasedBeforeItsLastUseWasReached) {
+  const auto lagging = doubles::LaggingDevice::make();
+  const auto memory = make_evictable(lagging).value();
+  const auto queue = lagging->lagging_queue();
+  std::optional<Buffer> buffer = Buffer::allocate(memory, u8, {kBytes}).value();
+  ASSERT_TRUE(queue->fill(buffer->window().value(), 1));
+  ASSERT_TRUE(queue->submit());
+  buffer.reset();
+  EXPECT_EQ(memory->trim(0), 0u) << "in use";
+  queue->reach_all();
+  EXPECT_GE(memory->trim(0), kBytes);
+  EXPECT_EQ(memory->trim(0), 0u);
 }
 
 TEST_P(Evict, BringsContentsBackToTheSameAddress) {

@@ -101,7 +101,10 @@ TEST(HotPath, ABufferOnAPoolHitAllocatesNoHeapMemory) {
 // Two queues use one buffer, so the second must keep a reference: it says that it cannot before it records anything.
 TEST(HeapFailure, LeavesNothingRecordedAndNoReferenceBehind) {
   const auto lagging = doubles::LaggingDevice::make();
-  const Kernel kernel = lagging->make_kernel({.host = [](const HostCall&) {}}).value();
+  int launched = 0;
+  const Kernel kernel = lagging->make_kernel({.host = [&](const HostCall&) { ++launched; }}).value();
+  const Buffer other = Buffer::allocate(lagging, u8, {64}).value();
+  const Window beside = other.window().value();
   using Operation = std::function<Result<void>(Queue&, const Window&)>;
   const Operation operations[] = {
       [](Queue& queue, const Window& window) { return queue.fill(window, 2); },
@@ -109,6 +112,8 @@ TEST(HeapFailure, LeavesNothingRecordedAndNoReferenceBehind) {
         const KernelArgument argument{window, Access::kReadWrite};
         return queue.launch(kernel, {&argument, 1}, {});
       },
+      [&](Queue& queue, const Window& window) { return queue.copy(window, beside); },
+      [&](Queue& queue, const Window& window) { return queue.copy(beside, window); },
   };
   for (const Operation& operation : operations) {
     const auto first = lagging->lagging_queue();
@@ -137,6 +142,7 @@ TEST(HeapFailure, LeavesNothingRecordedAndNoReferenceBehind) {
     ASSERT_TRUE(second->finish());
     EXPECT_TRUE(buffer.is_unique());
   }
+  EXPECT_EQ(launched, 1) << "only the launch that was not refused";
 }
 
 // Whichever allocation fails, the owner gets its memory back once, and the device forgets it.

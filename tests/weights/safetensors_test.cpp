@@ -34,6 +34,11 @@ std::string refused_header(const std::string& header, std::size_t data_bytes = 0
   return refusal(file_of(header, data_bytes));
 }
 
+TEST(Safetensors, RefusesOffsetsWithoutACommaBetweenThem) {
+  for (const char* offsets : {"[01]", "[0 1]", "[0,1", "[0;1]", "[01,1]"})
+    EXPECT_NE(refused_header(R"({"a":{"dtype":"I8","shape":[1],"data_offsets":)" + std::string(offsets) + "}}", 1), "");
+}
+
 TEST(Safetensors, ListsTensorsWithAbsoluteRangesInFileOrder) {
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[2,10]},)"

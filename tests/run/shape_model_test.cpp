@@ -1,0 +1,33 @@
+#include "run/shape_model.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace berth::internal::replay {
+namespace {
+
+ReplayTrace one_request(std::uint64_t bytes) {
+  return {.requests = {{.bytes = bytes, .alignment = 64, .released_at = 1}}, .releases = {0}};
+}
+
+std::uint64_t predicted(ShapeModel& model, std::int64_t dimension) {
+  const auto prediction = model.predict(std::array{dimension});
+  return prediction ? prediction->trace.requests[0].bytes : 0;
+}
+
+TEST(ShapeModel, PredictsNothingFromOneRecording) {
+  ShapeModel model(8, 64);
+  model.add(std::array{std::int64_t{4}}, one_request(4096));
+  EXPECT_EQ(predicted(model, 8), 0u);
+}
+
+TEST(ShapeModel, LearnsAProportionFromTwoRecordings) {
+  ShapeModel model(8, 64);
+  model.add(std::array{std::int64_t{4}}, one_request(4096));
+  model.add(std::array{std::int64_t{6}}, one_request(6144));
+  EXPECT_EQ(predicted(model, 10), 10'240u);
+}
+
+}  // namespace
+}  // namespace berth::internal::replay
