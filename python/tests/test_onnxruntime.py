@@ -29,7 +29,7 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def tiny_model(hidden=192, element=1):
+def tiny_model(hidden=192, element=1, nodes=None):
     """Rows of 64 numbers through four matrix products; the number of rows is symbolic. The outputs are y and d."""
     def weights(name, rows, columns):
         values = ((np.arange(rows * columns) * 2654435761 % 2001).astype(np.float32) - 1000) / 8000
@@ -43,8 +43,9 @@ def tiny_model(hidden=192, element=1):
         shape = field(1, field(2, "rows")) + field(1, field(1, 64))
         return field(1, name) + field(2, field(1, field(1, element) + field(2, shape)))
 
-    nodes = [("MatMul", ["x", "w1"], "a"), ("Relu", ["a"], "b"), ("MatMul", ["b", "w2"], "c"), ("Add", ["c", "x"], "d"),
-             ("MatMul", ["d", "w1"], "e"), ("Sigmoid", ["e"], "f"), ("Mul", ["f", "b"], "g"), ("MatMul", ["g", "w2"], "y")]
+    nodes = nodes or [
+        ("MatMul", ["x", "w1"], "a"), ("Relu", ["a"], "b"), ("MatMul", ["b", "w2"], "c"), ("Add", ["c", "x"], "d"),
+        ("MatMul", ["d", "w1"], "e"), ("Sigmoid", ["e"], "f"), ("Mul", ["f", "b"], "g"), ("MatMul", ["g", "w2"], "y")]
     graph = b"".join(field(1, node(*each)) for each in nodes) + field(2, "tiny")
     graph += field(5, weights("w1", 64, hidden)) + field(5, weights("w2", hidden, 64))
     graph += field(11, value("x")) + field(12, value("y")) + field(12, value("d"))
@@ -250,6 +251,31 @@ def test_sessions_go_in_any_order():
             for other, reference in zip(sessions, references):
                 if other is not None:
                     assert same_bits(other.run(None, feed), reference.run(None, feed))
+
+
+def test_the_engine_does_not_keep_a_dead_tensor_for_a_later_one():
+    # By itself the engine keeps the memory of b for e, so that it is held while c and s are live.
+    model = tiny_model(nodes=[
+        ("MatMul", ["x", "w1"], "a"), ("MatMul", ["a", "w2"], "b"), ("MatMul", ["b", "w1"], "c"), ("Mul", ["c", "c"], "s"),
+        ("MatMul", ["s", "w2"], "e"), ("Relu", ["e"], "d"), ("MatMul", ["e", "w1"], "f"), ("MatMul", ["f", "w2"], "y")])
+    feed, (small, large) = {"x": rows(500)}, (500 * 64 * 4, 500 * 192 * 4)
+    expected = stock(model).run(None, feed)
+    released, kept = ours(model), ours(model, engine_reuse=True)
+    for session in (released, kept):
+        for _ in range(2):
+            assert same_bits(session.run(None, feed), expected)
+    assert released.memory.live_peak == 2 * large
+    assert kept.memory.live_peak == 2 * large + small
+    berth.onnxruntime.attach(engine_reuse=True)
+    try:
+        attached = stock(model)
+        attached.run(None, feed)
+        assert attached.memory.live_peak == kept.memory.live_peak
+    finally:
+        berth.onnxruntime.detach()
+    made = options()
+    berth.onnxruntime.InferenceSession(model, made)
+    assert made.enable_mem_reuse, "the user's options are as they were"
 
 
 def test_options_are_the_engines(tmp_path):

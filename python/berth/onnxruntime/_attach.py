@@ -41,19 +41,20 @@ def _too_old():
     return error
 
 
-def attach(*, weights_cache=None, weights_cache_bytes=None):
+def attach(*, weights_cache=None, weights_cache_bytes=None, engine_reuse=None):
     """Makes every onnxruntime.InferenceSession that is created from now on one with Berth's memory.
 
     This is for libraries that make their own sessions, also if they have imported the class already. Subclasses that
-    they have made get it too. `weights_cache` and `weights_cache_bytes` are those of InferenceSession. Calling it again
-    changes them. `detach()` ends it; sessions that exist stay as they are.
+    they have made get it too. `weights_cache`, `weights_cache_bytes` and `engine_reuse` are those of InferenceSession. Calling it
+    again changes them. `detach()` ends it; sessions that exist stay as they are.
     """
     global _attached
     from ._options import SessionOptions
     from ._session import InferenceSession
     give_memory()
     with _lock:
-        _attached = {"weights_cache": weights_cache, "weights_cache_bytes": weights_cache_bytes}
+        _attached = {"weights_cache": weights_cache, "weights_cache_bytes": weights_cache_bytes,
+                     "engine_reuse": engine_reuse}
         _make(_engine.InferenceSession, InferenceSession)
         _make(_engine.SessionOptions, SessionOptions)
 

@@ -86,14 +86,19 @@ def entry(options, key):
         return None
 
 
-def with_our_memory(options, **values):
+def with_our_memory(options, engine_reuse, **values):
     """Makes sessions of these options allocate from the environment, one request per tensor.
+
+    Unless `engine_reuse`, the engine releases each tensor after its last use. By itself it may keep the memory of a
+    dead tensor for a later one of the same shape, so that nothing else can use it in between.
 
     The entry stays with the options, since the engine has no way to remove it. A session of the engine's own that is
     made with them later then allocates from Berth too, without plans.
     """
     if entry(options, _ENVIRONMENT_ALLOCATORS) != "1":
         _engine.SessionOptions.add_session_config_entry(options, _ENVIRONMENT_ALLOCATORS, "1")
+    if not engine_reuse:
+        values["enable_mem_reuse"] = False
     return changed(options, enable_mem_pattern=False, **values)
 
 

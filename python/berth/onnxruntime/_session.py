@@ -26,22 +26,26 @@ class InferenceSession(_engine.InferenceSession):
     and `memory.weights` says why. `weights_cache_bytes` bounds the folder: after a load, what was used longest ago is
     deleted until the rest is within it. By default it is what attach() was given, else BERTH_WEIGHTS_CACHE_BYTES, else
     there is no bound.
+
+    `engine_reuse=True` lets the engine keep the memory of a dead tensor for a later one of the same shape, as its own
+    sessions do; then nothing else can use it in between. The default is what attach() was given, else False.
     """
 
     def __init__(self, path_or_bytes, sess_options=None, providers=None, provider_options=None, *, weights_cache=None,
-                 weights_cache_bytes=None, **kwargs):
+                 weights_cache_bytes=None, engine_reuse=None, **kwargs):
         _attach.give_memory()
         self._runs = _berth._OnnxRuntimeRuns()
         self._async_runs = 0
         self._weights = None
         if sess_options is None:
             sess_options = _options.SessionOptions()
+        self._engine_reuse = bool(_attach.given("engine_reuse") if engine_reuse is None else engine_reuse)
         folder = _weights.folder(_attach.given("weights_cache") if weights_cache is None else weights_cache)
         most = _weights.bound(_attach.given("weights_cache_bytes") if weights_cache_bytes is None
                               else weights_cache_bytes)
 
         def load(model, values):
-            with _options.with_our_memory(sess_options, **values):
+            with _options.with_our_memory(sess_options, self._engine_reuse, **values):
                 super(InferenceSession, self).__init__(model, sess_options, providers, provider_options, **kwargs)
 
         if folder is None:
@@ -52,7 +56,7 @@ class InferenceSession(_engine.InferenceSession):
 
     def set_providers(self, providers=None, provider_options=None):
         options = self._sess_options_initial
-        with _options.with_our_memory(options):
+        with _options.with_our_memory(options, self._engine_reuse):
             super().set_providers(providers, provider_options)
         self._weights = None
 
