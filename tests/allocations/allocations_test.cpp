@@ -1,48 +1,22 @@
-// What must not allocate does not: operator new counts. Under a sanitizer, whose own operators must stay, its allocator
-// counts.
+// What must not allocate does not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
-#include "base/sanitizers.h"
 #include "berth/alloc/linear.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
 #include "berth/run/arena.h"
 #include "berth/run/schedule.h"
-
-namespace {
-std::atomic<std::size_t> allocations{0};
-}
-
-#if BERTH_ADDRESS_SANITIZER || BERTH_THREAD_SANITIZER
-#include <sanitizer/allocator_interface.h>
-
-namespace {
-const int counts_from_the_start = __sanitizer_install_malloc_and_free_hooks(
-    [](const volatile void*, std::size_t) { allocations.fetch_add(1, std::memory_order_relaxed); },
-    [](const volatile void*) {});
-}
-#else
-void* operator new(std::size_t bytes) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-#endif
+#include "support/count_allocations.h"
 
 namespace berth {
 namespace {
+
+using test::allocations;
 
 Schedule layers_of_steps(std::size_t layers, std::size_t width, std::atomic<std::size_t>& runs) {
   const Buffer bytes = Buffer::allocate(device("CPU").value(), u8, {width}).value();
