@@ -1,5 +1,5 @@
 // All public headers. Each folder is a layer that may use only the layers before it: base, memory, alloc, tensor, plan,
-// run, weights, kv, interop.
+// run, weights, kv, remote, interop.
 #pragma once
 
 #include "berth/alloc/caching_pool.h"
@@ -39,6 +39,7 @@
 #include "berth/plan/plan_files.h"
 #include "berth/plan/plan_graph.h"
 #include "berth/plan/replan.h"
+#include "berth/remote/exchange.h"
 #include "berth/run/arena.h"
 #include "berth/run/queue_schedule.h"
 #include "berth/run/replay.h"
