@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "plan/placement/bounds.h"
+#include "plan/placement/bundles.h"
 #include "plan/placement/crew.h"
 #include "plan/placement/random.h"
 #include "plan/placement/search_input.h"
+#include "plan/placement/sections.h"
 #include "plan/placement/strategies.h"
 
 namespace berth::internal::planner {
@@ -25,7 +27,6 @@ constexpr std::size_t kProvable = 100;    // items; below, the search may well f
 constexpr std::uint64_t kUndecided = std::numeric_limits<std::uint64_t>::max();
 
 enum class ValueRule : std::uint8_t { kTallest, kLongest, kLargest, kHottest, kSmallest };
-constexpr std::size_t kValueRules = 5;
 
 struct Rules {
   SectionRule section;
@@ -53,7 +54,8 @@ class Campaign {
         memory_(memory),
         crew_(limits.threads) {
     searches_.resize(limits.threads);
-    make_keys();
+    bundlers_.resize(limits.threads);
+    make_blocks();
   }
 
   CampaignResult run(const Layout& start, std::uint64_t lower_bound, const CampaignProgress& progress) {
@@ -78,6 +80,10 @@ class Campaign {
     Unit capacity = 0;
     std::vector<double> keys;  // of the items: what is tried first
     SearchStyle style;
+    bool bundled = false;  // then it draws its own keys, from these
+    ValueRule value = ValueRule::kTallest;
+    double noise = 0;
+    Random random{0};
     std::string_view name;
     SearchOutcome outcome = SearchOutcome::kLimit;
     std::uint64_t nodes = 0;
@@ -124,33 +130,38 @@ class Campaign {
 
   std::uint64_t guided_limit() const noexcept { return std::max<std::uint64_t>(600, 6 * scaled_.free.size()); }
 
-  // The value orders, as keys of which the least goes first. Lengths are those of time, not of sections: a long life
-  // is hard to place even where little happens in it.
-  void make_keys() {
+  // The items as blocks. Lengths are those of time, not of sections: a long life is hard to place even where little
+  // happens in it.
+  void make_blocks() {
     const std::vector<std::uint64_t> loads = section_loads(model_);
     const std::vector<std::uint32_t> fullest = fullest_sections(model_, loads);
-    double most_area = 1, most_height = 1;
-    for (const Item& item : model_.items) {
-      most_area = std::max(most_area, area(item));
-      most_height = std::max(most_height, static_cast<double>(item.height));
-    }
-    for (std::vector<double>& keys : value_keys_) keys.reserve(scaled_.free.size());
-    for (const std::uint32_t i : scaled_.free) {
-      const Item& item = model_.items[i];
-      const auto height = static_cast<double>(item.height), length = static_cast<double>(item.levels);
-      const auto heat = static_cast<double>(loads[fullest[i]]) / static_cast<double>(scale_.unit);
-      keys_of(ValueRule::kTallest).push_back(-height);
-      keys_of(ValueRule::kLongest).push_back(-length * (1.0 + height / (2 * most_height)));
-      keys_of(ValueRule::kLargest).push_back(-area(item));
-      keys_of(ValueRule::kHottest).push_back(-heat - area(item) / (2 * most_area));
-      keys_of(ValueRule::kSmallest).push_back(height);
+    blocks_.reserve(scaled_.free.size());
+    for (std::size_t i = 0; i < scaled_.free.size(); ++i) {
+      const auto& item = scaled_.input.items[i];
+      const std::uint32_t whole = scaled_.free[i];
+      blocks_.push_back({item.first, item.last, static_cast<std::int64_t>(item.height),
+                         static_cast<double>(model_.items[whole].levels),
+                         static_cast<double>(loads[fullest[whole]]) / static_cast<double>(scale_.unit)});
+      most_area_ = std::max(most_area_, area(blocks_.back()));
+      most_height_ = std::max(most_height_, static_cast<double>(item.height));
     }
   }
 
-  static double area(const Item& item) noexcept {
-    return static_cast<double>(item.height) * static_cast<double>(item.levels);
+  static double area(const Block& block) noexcept { return static_cast<double>(block.height) * block.length; }
+
+  // The value orders, as keys of which the least goes first.
+  double key(ValueRule rule, const Block& block, double noise, Random& random) const {
+    const auto height = static_cast<double>(block.height);
+    double key = 0;
+    switch (rule) {
+      case ValueRule::kTallest: key = -height; break;
+      case ValueRule::kLongest: key = -block.length * (1.0 + height / (2 * most_height_)); break;
+      case ValueRule::kLargest: key = -area(block); break;
+      case ValueRule::kHottest: key = -block.heat - area(block) / (2 * most_area_); break;
+      case ValueRule::kSmallest: key = height; break;
+    }
+    return noise > 0 ? key * (1.0 + noise * (random.unit() - 0.5)) : key;
   }
-  std::vector<double>& keys_of(ValueRule rule) { return value_keys_[static_cast<std::size_t>(rule)]; }
 
   // The offsets of a remembered layout, now and then upside down: what was built from below is dense at the bottom and
   // loose at the top, so building it again from its top makes the loose end dense. A few items, chosen at random, are
@@ -172,14 +183,6 @@ class Campaign {
     return guide;
   }
 
-  std::vector<double> design_keys(ValueRule rule, double noise, Random& random) const {
-    std::vector<double> keys = value_keys_[static_cast<std::size_t>(rule)];
-    if (noise > 0) {
-      for (double& key : keys) key *= 1.0 + noise * (random.unit() - 0.5);
-    }
-    return keys;
-  }
-
   // The nodes of a restart by the rules alone. Longer with every round of the portfolio.
   std::uint64_t plain_limit(std::uint64_t round) const noexcept {
     const double first = std::max(600.0, 2.0 * static_cast<double>(scaled_.free.size()));
@@ -197,16 +200,17 @@ class Campaign {
     // Where only the goal counts it is mostly met at once; only if not, most of the restarts climb down to it.
     const bool climbing =
         limits_.minimise ? index >= kRules : memory_.work >= kStraight * plain_limit(0) && index % 4 != 0;
-    const bool guided = climbing && index % 8 != 0 && !memory_.guides.empty();
+    restart.bundled = index % 2 == 1 && index % 16 != 15 && scaled_.input.simple;  // long restarts are to prove
+    const bool guided = climbing && !restart.bundled && index % 8 != 0 && !memory_.guides.empty();
     // Where most restarts are guided, those that are not still go through the portfolio one after the other.
     const std::uint64_t plain = memory_.plain_restarts;
     const std::uint64_t round = plain / kRules;
-    const Rules& rules = kPortfolio[plain % kRules];
+    const Rules& rules = kPortfolio[restart.bundled ? random.below(kRules) : plain % kRules];
     SearchStyle& style = restart.style;
     style.section = !guided                ? rules.section
                     : random.below(2) == 0 ? SectionRule::kFewest
                                            : SectionRule::kFewestPerFailure;
-    style.mirrored = guided ? random.below(2) == 1 : round % 2 == 1;
+    style.mirrored = guided || restart.bundled ? random.below(2) == 1 : round % 2 == 1;
     // Among guided restarts those by the rules alone do not grow: they would soon take nearly all of the work.
     style.node_limit = guided     ? guided_limit()
                        : climbing ? std::min(plain_limit(round), guided_limit())
@@ -224,12 +228,45 @@ class Campaign {
     if (guided) {
       restart.keys = design_guide(random);
       if (random.below(10) == 0) restart.capacity = high + 1;
+    } else if (restart.bundled) {
+      if (random.below(2) == 0) restart.capacity = goal;
+      style.node_limit = plain_limit(0);
+      restart.value = rules.value;
+      restart.noise = random.below(2) == 0 ? 0.0 : noise;
+      restart.random = random;
     } else {
-      restart.keys = design_keys(rules.value, noise, random);
+      restart.keys.reserve(blocks_.size());
+      for (const Block& block : blocks_) restart.keys.push_back(key(rules.value, block, noise, random));
       ++memory_.plain_restarts;
     }
-    restart.name = guided ? "guided_search" : "search";
+    restart.name = guided ? "guided_search" : restart.bundled ? "bundled_search" : "search";
     return restart;
+  }
+
+  // A restart on bundles of the items. That a bundling has no packing proves nothing.
+  void run_bundled(Restart& restart, Bundler& bundler, const Interrupt& interrupt) const {
+    bundler.join(static_cast<std::int64_t>(restart.capacity), restart.random);
+    const std::span<const std::uint32_t> blocks = bundler.blocks();
+    std::vector<LevelRange> ranges;
+    std::vector<SectionRange> sections(blocks.size());
+    for (const std::uint32_t block : blocks) ranges.push_back({bundler[block].first, bundler[block].last});
+    SearchInput<Unit> input;
+    input.sections = compress(ranges, sections);
+    for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+      const Block& block = bundler[blocks[i]];
+      const auto height = static_cast<Unit>(block.height);
+      input.parts.push_back({sections[i].first, sections[i].last, height});
+      input.items.push_back({i, i + 1, sections[i].first, sections[i].last, height, 1, 0, 0});
+      restart.keys.push_back(key(restart.value, block, restart.noise, restart.random));
+    }
+    restart.style.node_limit = std::min(restart.style.node_limit, std::max<std::uint64_t>(600, 2 * blocks.size()));
+    Search<Unit> search(input);
+    const SearchOutcome outcome = search.run(restart.capacity, restart.style, restart.keys, &interrupt);
+    restart.nodes = search.nodes() + blocks_.size();
+    if (outcome != SearchOutcome::kFound) return;
+    restart.outcome = outcome;
+    restart.offsets.resize(blocks_.size());
+    bundler.spread<Unit>(search.offsets(), restart.offsets);
   }
 
   void run_batch(std::uint64_t first, CampaignResult& result) {
@@ -246,7 +283,10 @@ class Campaign {
     }
     std::atomic<std::uint64_t> next{0}, decisive{kUndecided};
     const auto work = [&](unsigned who) {
-      if (!searches_[who]) searches_[who] = std::make_unique<Search<Unit>>(scaled_.input);
+      if (!searches_[who]) {
+        searches_[who] = std::make_unique<Search<Unit>>(scaled_.input);
+        bundlers_[who] = std::make_unique<Bundler>(blocks_, scaled_.input.sections);
+      }
       Search<Unit>& search = *searches_[who];
       for (std::uint64_t i; (i = next.fetch_add(1)) < batch.size();) {
         if (decisive.load() < i) return;
@@ -254,12 +294,16 @@ class Campaign {
         Interrupt interrupt = limits_.interrupt;
         interrupt.decisive = &decisive;
         interrupt.index = i;
-        restart.outcome = search.run(restart.capacity, restart.style, restart.keys, &interrupt);
-        restart.nodes = search.nodes();
-        if (restart.outcome == SearchOutcome::kLimit) continue;
-        if (restart.outcome == SearchOutcome::kFound) {
-          restart.offsets.assign(search.offsets().begin(), search.offsets().end());
+        if (restart.bundled) {
+          run_bundled(restart, *bundlers_[who], interrupt);
+        } else {
+          restart.outcome = search.run(restart.capacity, restart.style, restart.keys, &interrupt);
+          restart.nodes = search.nodes();
+          if (restart.outcome == SearchOutcome::kFound) {
+            restart.offsets.assign(search.offsets().begin(), search.offsets().end());
+          }
         }
+        if (restart.outcome == SearchOutcome::kLimit) continue;
         std::uint64_t lowest = decisive.load();
         while (i < lowest && !decisive.compare_exchange_weak(lowest, i)) {
         }
@@ -306,10 +350,12 @@ class Campaign {
   const Model& model_;
   const Scale scale_;
   const ScaledModel<Unit> scaled_;
-  std::vector<double> value_keys_[kValueRules];  // of each rule, for each item
+  std::vector<Block> blocks_;  // each free item
+  double most_area_ = 1, most_height_ = 1;
   const CampaignLimits& limits_;
   CampaignMemory& memory_;
   std::vector<std::unique_ptr<Search<Unit>>> searches_;
+  std::vector<std::unique_ptr<Bundler>> bundlers_;
   Crew crew_;
 };
 
