@@ -25,9 +25,13 @@ void bind_arena(nb::module_& module);
 void bind_schedule(nb::module_& module);
 void bind_step_buffers(nb::module_& module);
 void bind_kv(nb::module_& module);
+void bind_sharing(nb::module_& module);
 void bind_recording(nb::module_& module);
 void bind_onnxruntime(nb::module_& module);
 void bind_ncnn(nb::module_& module);
+
+// Buffer.share(): the class of its result is bound by bind_sharing.
+SharedMemory share(const Buffer& buffer, bool writable);
 
 // A Python exception of the right kind, with `code` as an attribute.
 [[noreturn]] void raise(const Error& error);

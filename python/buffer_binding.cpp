@@ -361,6 +361,11 @@ void bind_buffer(nb::module_& module) {
           nb::arg("dtype").none() = nb::none(), nb::arg("copy").none() = nb::none(),
           nb::sig("def __array__(self, dtype: object = None, copy: bool | None = None) -> object"))
       .def(
+          "share", [](const Buffer& self, bool writable) { return share(live(self), writable); }, nb::kw_only(),
+          nb::arg("writable") = false,
+          "Shares the memory with another process, which imports it with berth.import_shared(). Needs a buffer of "
+          "berth.shareable().")
+      .def(
           "synchronize", [](const Buffer& self) { released([&] { return live(self).synchronize(); }).value(); },
           "Waits for all work on the device.")
       .def(

@@ -7,6 +7,7 @@ NB_MODULE(_berth, module) {
   bind_errors(module);
   bind_allocators(module);
   bind_device(module);
+  bind_sharing(module);
   bind_buffer(module);
   bind_weights(module);
   bind_plan(module);

@@ -36,6 +36,7 @@ from ._berth import (  # noqa: F401
     Recording,
     Schedule,
     ScheduleBuilder,
+    SharedMemory,
     Statistics,
     StepBuffers,
     StepRun,
@@ -47,8 +48,10 @@ from ._berth import (  # noqa: F401
     dtype_info,
     dtypes,
     from_dlpack,
+    import_shared,
     limit,
     plan,
+    shareable,
     statistics,
 )
 from . import _berth
@@ -61,9 +64,9 @@ _host = device("CPU")
 
 __all__ = [
     "Allocator", "Arena", "Buffer", "CachingPool", "Device", "KvCache", "Limit", "Node", "Plan", "Recorder", "Recording",
-    "Schedule", "ScheduleBuilder", "Statistics", "StepBuffers", "StepRun", "WeightFile", "caching_pool", "convert",
-    "device", "devices", "dtype_info", "dtypes", "from_dlpack", "limit", "load", "open", "plan",
-    "read_recording", "record", "save", "statistics",
+    "Schedule", "ScheduleBuilder", "SharedMemory", "Statistics", "StepBuffers", "StepRun", "WeightFile", "caching_pool",
+    "convert", "device", "devices", "dtype_info", "dtypes", "from_dlpack", "import_shared", "limit", "load", "open",
+    "plan", "read_recording", "record", "save", "shareable", "statistics",
 ]
 
 

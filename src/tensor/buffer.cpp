@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/try.h"
+#include "berth/memory/address_space.h"
 #include "berth/memory/registry.h"
 #include "memory/check_alignment.h"
 #include "memory/host_copy.h"
@@ -151,6 +152,48 @@ Result<Buffer> Buffer::import(DevicePtr device, ForeignMemory memory, DType dtyp
     throw;
   }
   return Buffer(storage, 0, bytes, dtype, shape);
+}
+
+Result<Buffer> Buffer::import_shared(const DevicePtr& device, const SharedMemory& memory, DType dtype,
+                                     const Shape& shape, SharedAccess access, const BufferOptions& options) {
+  if (device == nullptr) return Error(Code::kInvalidArgument, Layer::kBuffer, "an import needs a device");
+  BERTH_TRY_ASSIGN(const std::size_t bytes, bytes_of(dtype, shape));
+  // Unmaps the memory when the last handle, or a failure here, lets go of it.
+  struct Mapped {
+    DevicePtr device;
+    std::unique_ptr<AddressSpace> space;  // does not outlive the device
+    SharedMapping mapping{};
+    ~Mapped() {
+      if (mapping.bytes > 0) space->unmap_shared(mapping.address, mapping.bytes);
+    }
+  };
+  auto mapped = std::make_shared<Mapped>(device);
+  BERTH_TRY_ASSIGN(mapped->space, device->make_address_space());
+  BERTH_TRY_ASSIGN(mapped->mapping, mapped->space->map_shared(memory.descriptor.get(), memory.memory_bytes, access));
+  const std::size_t after = mapped->mapping.bytes - std::min(mapped->mapping.bytes, memory.offset);
+  if (bytes > after)
+    return Error(Code::kSizeMismatch, Layer::kBuffer,
+                 "the shape needs {} bytes and the shared memory has {} after its first {}", bytes, after,
+                 memory.offset);
+  const std::uint64_t address = mapped->mapping.address + memory.offset;
+  return import(device,
+                {.address = address,
+                 .bytes = bytes,
+                 .read_only = access == SharedAccess::kRead,
+                 .release = [mapped = std::move(mapped)]() mutable { mapped.reset(); }},
+                dtype, shape, options);
+}
+
+Result<SharedMemory> Buffer::share(SharedAccess access) const {
+  BERTH_TRY(ensure_allocated());
+  if (storage_->bytes() == 0)
+    return Error(Code::kNotAllocated, Layer::kBuffer, "a buffer of zero bytes has no memory to share");
+  if (access == SharedAccess::kReadWrite && is_read_only())
+    return Error(Code::kReadOnly, Layer::kBuffer, "{} bytes of read-only memory cannot be shared for writing", bytes_);
+  BERTH_TRY_ASSIGN(const Window held, window());
+  BERTH_TRY_ASSIGN(SharedMemory shared, storage_->allocator()->share(held.block, access));
+  shared.offset += offset_;
+  return shared;
 }
 
 Result<void> Buffer::ensure_allocated() const {

@@ -95,7 +95,8 @@ class PagedMemory final : public EvictableMemory {
   Device& device() noexcept override { return *device_; }
   std::string_view name() const noexcept override { return "evictable"; }
   BlockFlags expected_flags(const BlockSpec&) noexcept override {
-    return space_->is_host() ? BlockFlags::kHostPointer | BlockFlags::kHostTransfer : BlockFlags::kNone;
+    return BlockFlags::kEvictable |
+           (space_->is_host() ? BlockFlags::kHostPointer | BlockFlags::kHostTransfer : BlockFlags::kNone);
   }
   std::size_t trim(std::size_t) noexcept override {
     const MutexLock lock(mutex_);

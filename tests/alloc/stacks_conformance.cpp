@@ -5,6 +5,7 @@
 #include "berth/alloc/limit.h"
 #include "berth/alloc/linear.h"
 #include "berth/alloc/recording.h"
+#include "berth/alloc/shareable.h"
 #include "berth/alloc/statistics.h"
 #include "berth/memory/registry.h"
 #include "conformance/allocator_conformance.h"
@@ -42,6 +43,7 @@ BERTH_ALLOCATOR_CONFORMANCE(PoolOnDeviceOnlyMemory, [] {
 });
 BERTH_ALLOCATOR_CONFORMANCE(PoolOnPool,
                             [] { return Result<AllocatorPtr>(make_caching_pool(make_caching_pool(cpu()))); });
+BERTH_ALLOCATOR_CONFORMANCE(ShareableOnCpu, [] { return make_shareable(device("CPU").value()); });
 BERTH_ALLOCATOR_CONFORMANCE(LimitOnCpu, [] { return Result<AllocatorPtr>(make_limit(cpu(), kPlenty)); });
 BERTH_ALLOCATOR_CONFORMANCE(StatsOnCpu, [] { return Result<AllocatorPtr>(make_statistics(cpu())); });
 BERTH_ALLOCATOR_CONFORMANCE(TraceOnCpu, [] { return traced(cpu()); });

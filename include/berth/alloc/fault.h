@@ -39,6 +39,7 @@ class Fault final : public AllocatorAdaptor {
   Result<Block> allocate(const BlockSpec& spec) override;
   void release(const Block& block, Timepoint last_use = {}) noexcept override { inner()->release(block, last_use); }
   std::string_view name() const noexcept override { return "fault"; }
+  Result<SharedMemory> share(const Block& block, SharedAccess access) override { return inner()->share(block, access); }
 
   FaultTrigger& plan() const noexcept { return *plan_; }
 

@@ -24,6 +24,7 @@ class Limit final : public AllocatorAdaptor {
   void release(const Block& block, Timepoint last_use = {}) noexcept override;
   std::string_view name() const noexcept override { return "limit"; }
   void explain(OutOfMemory& report) const override;
+  Result<SharedMemory> share(const Block& block, SharedAccess access) override { return inner()->share(block, access); }
 
   std::size_t limit_bytes() const noexcept { return accounting_.limit(); }
   LiveCounters counters() const noexcept { return accounting_.counters(); }

@@ -43,6 +43,7 @@ Result<Recording> read_recording(const std::string& path);
 class Recorder : public AllocatorAdaptor {
  public:
   std::string_view name() const noexcept final { return "recorder"; }
+  Result<SharedMemory> share(const Block& block, SharedAccess access) override { return inner()->share(block, access); }
 
   // Writes buffered records. kIo if a write failed, now or earlier; recording stops at the first failure, and
   // allocations continue to work.

@@ -32,6 +32,7 @@ class Statistics final : public AllocatorAdaptor {
   void release(const Block& block, Timepoint last_use = {}) noexcept override;
   std::string_view name() const noexcept override { return "statistics"; }
   void explain(OutOfMemory& report) const override;
+  Result<SharedMemory> share(const Block& block, SharedAccess access) override { return inner()->share(block, access); }
 
   // A copy of the counters. Each counter is exact; together they are consistent only if no other thread calls
   // meanwhile.

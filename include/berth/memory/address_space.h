@@ -13,8 +13,16 @@
 #include <memory>
 
 #include "berth/base/result.h"
+#include "berth/memory/shared_memory.h"
 
 namespace berth {
+
+// Memory that is mapped at addresses of its own and has a descriptor.
+struct SharedMapping {
+  std::uint64_t address = 0;
+  std::size_t bytes = 0;    // mapped, a multiple of the granularity
+  Descriptor descriptor{};  // for map_shareable() only
+};
 
 class AddressSpace {
  public:
@@ -34,6 +42,21 @@ class AddressSpace {
   virtual Result<void> map(std::uint64_t address, std::size_t bytes) = 0;
   // Waits for work that may use the range, then releases its memory. Requires: exactly the range of one map() call.
   virtual Result<void> unmap(std::uint64_t address, std::size_t bytes) = 0;
+
+  // --- Memory of several processes, at addresses that are reserved and mapped together ---
+  // The defaults return kUnsupported.
+  // Fresh memory that map_shared() of another process can map. kOutOfMemory; kIo if the process has too many
+  // descriptors.
+  virtual Result<SharedMapping> map_shareable(std::size_t bytes);
+  // A new descriptor of memory that map_shareable() made. kIo.
+  virtual Result<Descriptor> copy_descriptor(const Descriptor& descriptor, SharedAccess access);
+  // Maps the memory that another process shares, all of it; the descriptor may be closed afterwards. `bytes` is its
+  // size, or 0 if the system knows it. kInvalidArgument for a descriptor that is not open; kInvalidData for one that is
+  // no shared memory, or whose memory could shrink while it is mapped; kSizeMismatch for less memory than `bytes`;
+  // kReadOnly to write what was shared for reading; kOutOfMemory.
+  virtual Result<SharedMapping> map_shared(int descriptor, std::size_t bytes, SharedAccess access);
+  // Unmaps what one of the two has mapped. Waits for work that may use it.
+  virtual void unmap_shared(std::uint64_t address, std::size_t bytes) noexcept;
 };
 
 }  // namespace berth

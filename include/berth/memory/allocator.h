@@ -9,6 +9,7 @@
 
 #include "berth/base/result.h"
 #include "berth/memory/block.h"
+#include "berth/memory/shared_memory.h"
 
 namespace berth {
 
@@ -53,6 +54,10 @@ class Allocator {
 
   // Adds what this layer and the layers below know (live, cached and peak bytes, budgets, holders) to `report`.
   virtual void explain(OutOfMemory& report) const { static_cast<void>(report); }
+
+  // The memory of a live block for another process: see Buffer::share. kUnsupported unless the memory can be shared
+  // (see make_shareable) and is used by nobody else after this block.
+  virtual Result<SharedMemory> share(const Block& block, SharedAccess access);
 
   // For the library: what moves blocks of this allocator; null if they never move.
   virtual internal::Mover* mover() noexcept { return nullptr; }

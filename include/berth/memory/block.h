@@ -57,7 +57,8 @@ enum class BlockFlags : std::uint8_t {
   kHostPointer = 1,   // `host` may be dereferenced
   kHostTransfer = 2,  // memcpy through `host` is a valid transfer if no submitted work uses the block
   kReadOnly = 4,
-  kForeign = 8,  // imported: allocated by another library
+  kForeign = 8,     // imported: allocated by another library
+  kEvictable = 16,  // the memory may be taken away while the block lives: others must not rely on its pages
   // The bit 128 is not a block flag: the pool uses it to mark blocks that are not live.
 };
 constexpr BlockFlags operator|(BlockFlags a, BlockFlags b) noexcept {

@@ -18,6 +18,7 @@
 #include "berth/base/result.h"
 #include "berth/memory/allocator.h"
 #include "berth/memory/device.h"
+#include "berth/memory/shared_memory.h"
 #include "berth/tensor/dtype.h"
 #include "berth/tensor/shape.h"
 
@@ -65,6 +66,22 @@ class Buffer {
   // device.
   static Result<Buffer> import(DevicePtr device, ForeignMemory memory, DType dtype, const Shape& shape,
                                const BufferOptions& options = {});
+
+  // A buffer over memory that another process shares, without a copy. The memory lives as long as one process uses it;
+  // the descriptor may be closed after this call. Without SharedAccess::kReadWrite the buffer is read-only. On CPU the
+  // memory is refused if the other process could make it smaller, because an access would then end this process.
+  // kInvalidArgument for a shape that overflows, a descriptor that is not open, or without a device; kInvalidData for a
+  // descriptor that is no shared memory; kSizeMismatch if the shape does not fit behind memory.offset; kReadOnly to
+  // write what was shared for reading; kUnsupported on devices without shared memory; the driver's error.
+  static Result<Buffer> import_shared(const DevicePtr& device, const SharedMemory& memory, DType dtype,
+                                      const Shape& shape, SharedAccess access = SharedAccess::kRead,
+                                      const BufferOptions& options = {});
+
+  // Shares the storage with another process, which imports it with import_shared: docs/sharing.md. Allocates a lazy
+  // buffer. The descriptor reaches the whole storage, also if this is a view. kUnsupported unless the memory comes from
+  // make_shareable(); kNotAllocated for an empty handle or zero bytes; kReadOnly to share read-only memory for writing;
+  // kIo if the process has too many descriptors.
+  Result<SharedMemory> share(SharedAccess access = SharedAccess::kRead) const;
 
   // Allocates the memory of a lazy buffer. If several threads call at once, one allocates and the others wait for it. A
   // failed allocation leaves the buffer lazy.

@@ -1,16 +1,25 @@
 #include "devices/cpu/cpu_address_space.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 
+#include "base/os/shared_file.h"
 #include "base/os/system_pages.h"
+#include "base/round_up.h"
 
 namespace berth::internal::cpu {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+Error io_error(const char* what) {
+  return Error::with_text(Code::kIo, Layer::kDevice, std::string(what) + ": " + std::strerror(errno));
+}
 
 class CpuAddressSpace final : public AddressSpace {
  public:
@@ -40,10 +49,68 @@ class CpuAddressSpace final : public AddressSpace {
 
   Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
     void* range = reinterpret_cast<void*>(address);
-    if (!discard_pages(range, bytes))
-      return Error::with_text(Code::kIo, Layer::kDevice,
-                              std::string("the system failed to unmap memory: ") + std::strerror(errno));
+    if (!discard_pages(range, bytes)) return io_error("the system failed to unmap memory");
     return {};
+  }
+
+  Result<SharedMapping> map_shareable(std::size_t bytes) override {
+    Descriptor file(make_shared_file(bytes));
+    if (file.get() < 0) {
+      if (errno == ENOTSUP)
+        return Error(Code::kUnsupported, Layer::kDevice,
+                     "this system has no memory with a sealed size, which sharing {} bytes needs", bytes);
+      if (errno == ENOMEM || errno == EFBIG || errno == EINVAL) return no_memory(bytes);
+      return io_error("the system failed to make memory that processes can share");
+    }
+    void* const range = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (range == MAP_FAILED) return no_memory(bytes);
+    if (bytes >= kHugePage) want_huge_pages(range, bytes);
+    return SharedMapping{
+        .address = reinterpret_cast<std::uint64_t>(range), .bytes = bytes, .descriptor = std::move(file)};
+  }
+
+  Result<Descriptor> copy_descriptor(const Descriptor& descriptor, SharedAccess access) override {
+    Descriptor copy(access == SharedAccess::kReadWrite ? fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0)
+                                                       : reopen_for_reading(descriptor.get()));
+    if (copy.get() < 0) return io_error("the system failed to copy the descriptor of shared memory");
+    return copy;
+  }
+
+  Result<SharedMapping> map_shared(int descriptor, std::size_t bytes, SharedAccess access) override {
+    // Sealed first, measured then: the size cannot change in between.
+    if (!cannot_shrink(descriptor)) {
+      if (errno == EBADF)
+        return Error(Code::kInvalidArgument, Layer::kDevice, "{} is not an open descriptor", descriptor);
+      return Error(Code::kInvalidData, Layer::kDevice,
+                   "the descriptor {} is not memory with a sealed size: whoever shrinks it would end this process; "
+                   "share it with Buffer::share, or add F_SEAL_SHRINK",
+                   descriptor);
+    }
+    struct stat status {};
+    if (fstat(descriptor, &status) != 0) return io_error("the system cannot tell the size of shared memory");
+    const auto size = static_cast<std::size_t>(status.st_size);
+    if (size == 0 || size < bytes)
+      return Error(Code::kSizeMismatch, Layer::kDevice,
+                   "shared memory of {} bytes to import, and the descriptor has {}", bytes, size);
+    const bool writes = access == SharedAccess::kReadWrite;
+    void* const range = mmap(nullptr, size, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, descriptor, 0);
+    if (range != MAP_FAILED)
+      return SharedMapping{.address = reinterpret_cast<std::uint64_t>(range), .bytes = size, .descriptor = {}};
+    if (errno == EACCES || errno == EPERM)
+      return Error(Code::kReadOnly, Layer::kDevice,
+                   "{} bytes were shared for reading and cannot be imported for writing: share them with "
+                   "SharedAccess::kReadWrite",
+                   size);
+    return no_memory(size);
+  }
+
+  void unmap_shared(std::uint64_t address, std::size_t bytes) noexcept override {
+    munmap(reinterpret_cast<void*>(address), bytes);
+  }
+
+ private:
+  static Error no_memory(std::size_t bytes) {
+    return Error(Code::kOutOfMemory, Layer::kDevice, "the system cannot map {b} of shared memory", bytes);
   }
 };
 

@@ -83,7 +83,7 @@ enum PointerAttribute : int {
 enum MemoryType : unsigned { kMemoryHost = 1, kMemoryDevice = 2, kMemoryUnified = 4 };
 enum LocationType : unsigned { kLocationInvalid = 0, kLocationDevice = 1, kLocationHost = 2 };
 enum AllocationType : unsigned { kAllocationPinned = 1 };
-enum HandleType : unsigned { kHandleNone = 0 };
+enum HandleType : unsigned { kHandleNone = 0, kHandleDescriptor = 1 };
 enum AccessFlags : unsigned { kAccessNone = 0, kAccessRead = 1, kAccessReadWrite = 3 };
 enum Granularity : unsigned { kGranularityMinimum = 0, kGranularityRecommended = 1 };
 enum PoolAttribute : unsigned { kPoolReleaseThreshold = 4, kPoolReservedNow = 5, kPoolUsedNow = 7 };
@@ -207,6 +207,10 @@ struct Copy2d {
   X(cuMemUnmap, cuMemUnmap, 10020, kNeeded, (Address pointer, std::size_t bytes))                                    \
   X(cuMemSetAccess, cuMemSetAccess, 10020, kNeeded,                                                                  \
     (Address pointer, std::size_t bytes, const AccessDescription* access, std::size_t count))                        \
+  X(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020, kNeeded,                                      \
+    (void* shareable, MemoryHandle handle, HandleType type, unsigned long long flags))                               \
+  X(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020, kNeeded,                                  \
+    (MemoryHandle * handle, void* shareable, HandleType type))                                                       \
   X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, kNeeded,                                    \
     (std::size_t * bytes, const AllocationProperties* properties, Granularity which))                                \
   X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, kNeeded,                                                     \

@@ -1,5 +1,12 @@
 #include "devices/cuda/cuda_address_space.h"
 
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
 #include "base/try.h"
 #include "devices/cuda/cuda_device.h"
 
@@ -35,16 +42,7 @@ class CudaAddressSpace final : public AddressSpace {
     MemoryHandle handle = 0;
     if (const Status status = driver().cuMemCreate(&handle, bytes, &properties, 0); status != kSuccess)
       return driver().error(status, "cuMemCreate");
-    Status status = driver().cuMemMap(address, bytes, 0, handle, 0);
-    // Mapped memory stays alive without its handle and is freed with the mapping, but only if the handle was released;
-    // the release is therefore tried twice.
-    if (driver().cuMemRelease(handle) != kSuccess) cuda_.record(driver().cuMemRelease(handle), "cuMemRelease");
-    if (status != kSuccess) return driver().error(status, "cuMemMap");
-    const AccessDescription access{{kLocationDevice, cuda_.ordinal()}, kAccessReadWrite};
-    status = driver().cuMemSetAccess(address, bytes, &access, 1);
-    if (status == kSuccess) return {};
-    cuda_.record(driver().cuMemUnmap(address, bytes), "cuMemUnmap");
-    return driver().error(status, "cuMemSetAccess");
+    return map_handle(address, bytes, handle);
   }
 
   Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
@@ -60,15 +58,105 @@ class CudaAddressSpace final : public AddressSpace {
     return {};
   }
 
-  static AllocationProperties properties_of(const CudaDevice& device) {
+  Result<SharedMapping> map_shareable(std::size_t bytes) override {
+    const ContextScope scope(cuda_);
+    BERTH_TRY(scope.check());
+    const AllocationProperties properties = properties_of(cuda_, kHandleDescriptor);
+    MemoryHandle handle = 0;
+    if (const Status status = driver().cuMemCreate(&handle, bytes, &properties, 0); status != kSuccess)
+      return driver().error(status, "cuMemCreate");
+    int descriptor = -1;
+    const Status status = driver().cuMemExportToShareableHandle(&descriptor, handle, kHandleDescriptor, 0);
+    Descriptor exported(status == kSuccess ? descriptor : -1);
+    if (status != kSuccess) {
+      release(handle);
+      return driver().error(status, "cuMemExportToShareableHandle");
+    }
+    BERTH_TRY_ASSIGN(const std::uint64_t address, map_anywhere(bytes, handle));
+    return SharedMapping{.address = address, .bytes = bytes, .descriptor = std::move(exported)};
+  }
+
+  // The driver has one kind of descriptor; that a buffer was shared for reading is checked by its importer.
+  Result<Descriptor> copy_descriptor(const Descriptor& descriptor, SharedAccess) override {
+    Descriptor copy(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
+    if (copy.get() < 0)
+      return Error::with_text(
+          Code::kIo, Layer::kDevice,
+          std::string("the system failed to copy the descriptor of shared memory: ") + std::strerror(errno));
+    return copy;
+  }
+
+  Result<SharedMapping> map_shared(int descriptor, std::size_t bytes, SharedAccess) override {
+    if (fcntl(descriptor, F_GETFD) < 0)
+      return Error(Code::kInvalidArgument, Layer::kDevice, "{} is not an open descriptor", descriptor);
+    // The driver does not tell the size of imported memory.
+    if (bytes == 0 || bytes % granularity_ != 0)
+      return Error(Code::kSizeMismatch, Layer::kDevice,
+                   "shared memory of {} bytes to import, and CUDA memory comes in multiples of {}: pass the "
+                   "memory_bytes that Buffer::share returned",
+                   bytes, granularity_);
+    const ContextScope scope(cuda_);
+    BERTH_TRY(scope.check());
+    MemoryHandle handle = 0;
+    const Status status = driver().cuMemImportFromShareableHandle(
+        &handle, reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor)), kHandleDescriptor);
+    if (status == kErrorInvalidValue || status == kErrorInvalidHandle)
+      return Error(Code::kInvalidData, Layer::kDevice,
+                   "the descriptor {} is not memory that CUDA exported: share it with Buffer::share", descriptor);
+    if (status != kSuccess) return driver().error(status, "cuMemImportFromShareableHandle");
+    BERTH_TRY_ASSIGN(const std::uint64_t address, map_anywhere(bytes, handle));
+    return SharedMapping{.address = address, .bytes = bytes, .descriptor = {}};
+  }
+
+  void unmap_shared(std::uint64_t address, std::size_t bytes) noexcept override {
+    // Addresses whose memory the driver failed to unmap stay reserved.
+    if (const auto unmapped = unmap(address, bytes); unmapped)
+      unreserve(address, bytes);
+    else
+      cuda_.record_error(unmapped.error());
+  }
+
+  static AllocationProperties properties_of(const CudaDevice& device, HandleType handles = kHandleNone) {
     return {.type = kAllocationPinned,
-            .requested_handle_types = kHandleNone,
+            .requested_handle_types = handles,
             .location = {kLocationDevice, device.ordinal()},
             .win32_metadata = nullptr,
             .flags = {}};
   }
 
  private:
+  // Maps memory for reading and writing, and releases its handle whether that fails or not. Requires: a context.
+  Result<void> map_handle(std::uint64_t address, std::size_t bytes, MemoryHandle handle) {
+    Status status = driver().cuMemMap(address, bytes, 0, handle, 0);
+    release(handle);
+    if (status != kSuccess) return driver().error(status, "cuMemMap");
+    const AccessDescription access{{kLocationDevice, cuda_.ordinal()}, kAccessReadWrite};
+    status = driver().cuMemSetAccess(address, bytes, &access, 1);
+    if (status == kSuccess) return {};
+    cuda_.record(driver().cuMemUnmap(address, bytes), "cuMemUnmap");
+    return driver().error(status, "cuMemSetAccess");
+  }
+
+  // The same at addresses of its own.
+  Result<std::uint64_t> map_anywhere(std::size_t bytes, MemoryHandle handle) {
+    const auto address = reserve(bytes);
+    if (!address) {
+      release(handle);
+      return address.error();
+    }
+    if (auto mapped = map_handle(*address, bytes, handle); !mapped) {
+      unreserve(*address, bytes);
+      return mapped.error();
+    }
+    return *address;
+  }
+
+  // Mapped memory stays alive without its handle and is freed with the mapping, but only if the handle was released;
+  // the release is therefore tried twice.
+  void release(MemoryHandle handle) noexcept {
+    if (driver().cuMemRelease(handle) != kSuccess) cuda_.record(driver().cuMemRelease(handle), "cuMemRelease");
+  }
+
   const Driver& driver() const noexcept { return cuda_.driver(); }
 
   CudaDevice& cuda_;

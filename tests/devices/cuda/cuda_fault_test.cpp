@@ -152,6 +152,18 @@ Result<void> evict_and_wake(const DevicePtr& gpu, const QueuePtr&, Tries& again)
   return {};
 }
 
+// One memory that two sides have: whoever fails, the other side and the driver lose nothing.
+Result<void> share_and_import(const DevicePtr& gpu, const QueuePtr&, Tries& again) {
+  BERTH_TRY_ASSIGN(const AllocatorPtr memory, again([&] { return make_shareable(gpu); }));
+  BERTH_TRY_ASSIGN(const Buffer mine, again([&] { return Buffer::allocate(memory, u8, {1000}, {.zero = true}); }));
+  BERTH_TRY_ASSIGN(const SharedMemory shared, mine.share());
+  const auto import = [&] { return Buffer::import_shared(gpu, shared, u8, {1000}, SharedAccess::kReadWrite); };
+  BERTH_TRY_ASSIGN(const Buffer theirs, again(import));
+  const Bytes bytes(1000, std::byte{3});
+  BERTH_TRY(again([&] { return theirs.copyin(bytes); }));
+  return expect_contents(mine, bytes, again);
+}
+
 struct Part {
   const char* name;
   Result<void> (*run)(const DevicePtr& gpu, const QueuePtr& queue, Tries& again);
@@ -234,7 +246,8 @@ INSTANTIATE_TEST_SUITE_P(EveryCall, CudaFault,
                                                               Part{"LongTransfers", long_transfers},
                                                               Part{"PeersAndManaged", peers_and_managed},
                                                               Part{"Segments", segments},
-                                                              Part{"EvictAndWake", evict_and_wake}),
+                                                              Part{"EvictAndWake", evict_and_wake},
+                                                              Part{"ShareAndImport", share_and_import}),
                                             ::testing::Values(Fault{"OutOfMemory", cuda::kErrorOutOfMemory, 0},
                                                               Fault{"DeviceLost", cuda::kErrorLaunchFailed, 1},
                                                               Fault{"InvalidValue", cuda::kErrorInvalidValue, 0}),

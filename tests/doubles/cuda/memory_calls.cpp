@@ -1,4 +1,6 @@
 // Memory of every kind: plain, pooled, pinned, managed, and mapped by hand.
+#include <fcntl.h>
+
 #include <cstring>
 
 #include "entry.h"
@@ -246,7 +248,10 @@ Status cuMemCreate(MemoryHandle* handle, std::size_t bytes, const AllocationProp
     return state.misuse(kCall, "bad size, flags or properties", kErrorInvalidValue);
   }
   if (bytes > state.options.memory_bytes - state.used[context->device]) return kErrorOutOfMemory;
-  auto physical = std::make_shared<cuda_double::Physical>(context->device, bytes);
+  if (properties->requested_handle_types != kHandleNone && properties->requested_handle_types != kHandleDescriptor)
+    return state.misuse(kCall, "unknown handle type", kErrorInvalidValue);
+  const bool shareable = properties->requested_handle_types == kHandleDescriptor;
+  auto physical = std::make_shared<cuda_double::Physical>(context->device, bytes, shareable);
   if (physical->host == nullptr) return kErrorOutOfMemory;
   state.used[context->device] += bytes;
   *handle = state.next_handle++;
@@ -258,9 +263,32 @@ Status cuMemRelease(MemoryHandle handle) {
   DOUBLE_ENTER_CONTEXT("cuMemRelease");
   auto found = state.handles.find(handle);
   if (found == state.handles.end()) return state.misuse(kCall, "unknown handle", kErrorInvalidValue);
-  // The bytes live on while they are mapped.
-  if (found->second.use_count() == 1) state.used[found->second->device] -= found->second->bytes;
+  // The bytes live on while they are mapped. Imported ones are counted by the process that made them.
+  if (found->second.use_count() == 1 && !found->second->imported)
+    state.used[found->second->device] -= found->second->bytes;
   state.handles.erase(found);
+  return kSuccess;
+}
+
+// Exported memory is a file in memory, so that another process with a double of its own can map it.
+Status cuMemExportToShareableHandle(void* shareable, MemoryHandle handle, HandleType type, unsigned long long flags) {
+  DOUBLE_ENTER_CONTEXT("cuMemExportToShareableHandle");
+  auto found = state.handles.find(handle);
+  if (found == state.handles.end() || type != kHandleDescriptor || flags != 0)
+    return state.misuse(kCall, "unknown handle, bad type or flags", kErrorInvalidValue);
+  if (found->second->file < 0) return state.misuse(kCall, "memory that was not made to be shared", kErrorInvalidValue);
+  *static_cast<int*>(shareable) = fcntl(found->second->file, F_DUPFD_CLOEXEC, 0);
+  return *static_cast<int*>(shareable) < 0 ? kErrorUnknown : kSuccess;
+}
+
+Status cuMemImportFromShareableHandle(MemoryHandle* handle, void* shareable, HandleType type) {
+  DOUBLE_ENTER_CONTEXT("cuMemImportFromShareableHandle");
+  if (type != kHandleDescriptor) return state.misuse(kCall, "bad type", kErrorInvalidValue);
+  auto physical =
+      cuda_double::Physical::import(context->device, static_cast<int>(reinterpret_cast<std::uintptr_t>(shareable)));
+  if (physical == nullptr) return kErrorInvalidValue;  // as the driver says of a descriptor that is not its own
+  *handle = state.next_handle++;
+  state.handles[*handle] = std::move(physical);
   return kSuccess;
 }
 
@@ -311,7 +339,8 @@ Status cuMemUnmap(Address pointer, std::size_t bytes) {
     auto found = state.mappings.find(at);
     at += found->second.bytes;
     // Mapped bytes whose handle was released go with their last mapping.
-    if (found->second.physical.use_count() == 1) state.used[found->second.device] -= found->second.physical->bytes;
+    if (found->second.physical.use_count() == 1 && !found->second.physical->imported)
+      state.used[found->second.device] -= found->second.physical->bytes;
     state.mappings.erase(found);
   }
   return kSuccess;

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,6 +12,11 @@
 #include <thread>
 
 namespace cuda_double {
+namespace {
+
+constexpr const char* kExportName = "cuda_double_export";
+
+}  // namespace
 
 void Clock::tick(std::size_t stream) {
   if (ticks_.size() <= stream) ticks_.resize(stream + 1);
@@ -22,14 +28,38 @@ void Clock::join(const Clock& other) {
   for (std::size_t i = 0; i < other.ticks_.size(); ++i) ticks_[i] = std::max(ticks_[i], other.ticks_[i]);
 }
 
-Physical::Physical(Ordinal on, std::size_t size) : device(on), bytes(size) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+Physical::Physical(Ordinal on, std::size_t size, bool shareable) : device(on), bytes(size) {
+  if (shareable) {
+    file = memfd_create(kExportName, MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+      host = nullptr;
+      return;
+    }
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      shareable ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, file, 0);
   host = memory == MAP_FAILED ? nullptr : static_cast<unsigned char*>(memory);
   if (host != nullptr) std::memset(host, kFreshByte, bytes);
 }
 
+Physical::Physical(Ordinal on, std::size_t size, int from) : device(on), bytes(size), imported(true) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, from, 0);
+  host = memory == MAP_FAILED ? nullptr : static_cast<unsigned char*>(memory);
+}
+
+std::shared_ptr<Physical> Physical::import(Ordinal on, int descriptor) {
+  char link[64] = {};
+  const ssize_t length = readlink(("/proc/self/fd/" + std::to_string(descriptor)).c_str(), link, sizeof link - 1);
+  if (length <= 0 || std::string(link).find(kExportName) == std::string::npos) return nullptr;
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0 || status.st_size == 0) return nullptr;
+  std::shared_ptr<Physical> made(new Physical(on, static_cast<std::size_t>(status.st_size), descriptor));
+  return made->host == nullptr ? nullptr : made;
+}
+
 Physical::~Physical() {
   if (host != nullptr) munmap(host, bytes);
+  if (file >= 0) close(file);
 }
 
 State& State::get() {

@@ -47,7 +47,10 @@ struct DeviceContext {
 
 // Bytes, wherever their address is.
 struct Physical {
-  Physical(Ordinal on, std::size_t size);
+  // Null in `host` if the system has no memory. Shareable bytes are those of a file in memory.
+  Physical(Ordinal on, std::size_t size, bool shareable = false);
+  // Bytes that another double exported; null if the descriptor is no such file.
+  static std::shared_ptr<Physical> import(Ordinal on, int descriptor);
   ~Physical();
   Physical(const Physical&) = delete;
   Physical& operator=(const Physical&) = delete;
@@ -55,6 +58,11 @@ struct Physical {
   Ordinal device;
   std::size_t bytes;
   unsigned char* host;
+  int file = -1;
+  bool imported = false;
+
+ private:
+  Physical(Ordinal on, std::size_t size, int from);
 };
 
 enum class MemoryKind { kPlain, kPooled, kManaged, kPinned, kMapped };
