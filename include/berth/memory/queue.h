@@ -7,6 +7,9 @@
 // Buffer, or the end of imported memory, must wait for it. The order is the same, so this cannot be observed, except
 // that the timepoint of the work may be an earlier one.
 //
+// Work that is recorded and not submitted when its queue is destroyed may or may not execute: CPU and CUDA have already
+// begun it, METAL and WEBGPU drop it. The bytes that it writes are then unspecified. It never executes later.
+//
 //   record ... record -> submit() = t1 -> record ... -> submit() = t2        t1 reached before t2
 #pragma once
 
