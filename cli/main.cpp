@@ -2,12 +2,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "commands.h"
 #include "streams.h"
@@ -34,7 +38,17 @@ void keep_mesa_quiet() {
   std::abort();
 }
 
+// What follows after "--" of `berth launch`: the program to start, which is not for our own parser. Takes it off.
+std::vector<std::string> take_program(int& argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "launch") return {};
+  char** const end = argv + argc;
+  char** const mark = std::find(argv + 2, end, std::string_view("--"));
+  argc = static_cast<int>(mark - argv);
+  return mark == end ? std::vector<std::string>() : std::vector<std::string>(mark + 1, end);
+}
+
 int run(int argc, char** argv) {
+  const std::vector<std::string> program = take_program(argc, argv);
   CLI::App app{"Berth: the memory layer for tensor runtimes"};
   app.set_version_flag("--version", "berth " BERTH_VERSION);
   app.require_subcommand(1);
@@ -47,6 +61,7 @@ int run(int argc, char** argv) {
   berth::cli::add_fit_command(app, exit_code);
   berth::cli::add_tflite_command(app, exit_code);
   berth::cli::add_run_command(app, exit_code);
+  berth::cli::add_launch_command(app, program, exit_code);
   berth::cli::add_explain_command(app, exit_code);
   berth::cli::add_diff_command(app, exit_code);
   try {
