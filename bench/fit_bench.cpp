@@ -2,7 +2,7 @@
 // loads it. Small models of several architectures with random weights, each with several requests. Prints the goals and
 // whether they are met: weights and cache equal to the byte, everything together within 3 %.
 // Arguments: --seed N (sizes of the models; default 1), --models FOLDER (GGUF files of your own), --all (a row for each
-// request, not only for each model). BERTH_LLAMA_PYTHON is a Python that has llama_cpp; default: build/venv/bin/python.
+// request, not only for each model). llama.cpp is the one in the package xllamacpp; BERTH_LLAMA_LIBRARY names another.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -177,16 +177,10 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  const char* chosen = std::getenv("BERTH_LLAMA_PYTHON");
-  const std::string python = chosen != nullptr ? chosen : "build/venv/bin/python";
-  if (shell(for_shell(python) + " -c 'import llama_cpp' 2>/dev/null") != 0) {
-    fmt::print(
-        "{} has no llama_cpp. Install it from PyPI (it is compiled, about three minutes of processor time):\n"
-        "  python3 -m venv /tmp/llama && CMAKE_ARGS=-DGGML_NATIVE=OFF /tmp/llama/bin/pip install llama-cpp-python\n"
-        "  BERTH_LLAMA_PYTHON=/tmp/llama/bin/python ./run bench fit\n",
-        python);
+  const std::string python = "build/venv/bin/python";
+  if (shell(python + " -c 'import sys; sys.path.insert(0, \"bench\"); import llama_library; llama_library.path()'") !=
+      0)
     return 2;
-  }
   std::string pattern = (fs::temp_directory_path() / "berth-fit-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) return 1;
   const fs::path folder(pattern);

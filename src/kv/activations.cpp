@@ -16,11 +16,15 @@ class Builder {
 
   ComputeGraph build() {
     const std::uint64_t tokens = batch_.tokens;
-    // Both ways to give a batch are in the graph: token numbers and vectors. The vectors are never used, nor given
-    // back.
-    Id x = graph_.make({model_.embedding, tokens, 1, 1}, {graph_.input({tokens, 1, 1, 1})});
+    // All three ways to give a batch are in the graph: token numbers, vectors, and both mixed. The vectors are never
+    // used, nor given back; nor is the mixture.
+    const Shape vectors{model_.embedding, tokens, 1, 1};
+    Id x = graph_.make(vectors, {graph_.input({tokens, 1, 1, 1})});
     graph_.expand(x);
-    graph_.expand(graph_.input({model_.embedding, tokens, 1, 1}));
+    graph_.expand(graph_.input(vectors));
+    const Id some = graph_.make(vectors, {graph_.input({tokens, 1, 1, 1})});
+    const Id places = graph_.input({tokens, 1, 1, 1}, 8);
+    graph_.expand(graph_.write_into(graph_.make(vectors, {graph_.input(vectors)}), {some, places}));
     positions_ = graph_.input({tokens, 1, 1, 1});
     make_inputs();
     for (std::size_t i = 0; i < model_.layers.size(); ++i)

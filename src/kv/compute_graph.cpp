@@ -91,6 +91,16 @@ ComputeGraph::Id ComputeGraph::view(Id source, Shape shape) {
               {source});
 }
 
+ComputeGraph::Id ComputeGraph::write_into(Id target, std::initializer_list<Id> sources) {
+  const Id result = push({.shape = tensors_[target].shape,
+                          .element_bytes = tensors_[target].element_bytes,
+                          .root = tensors_[target].kind == Kind::kView ? tensors_[target].root : target,
+                          .kind = Kind::kView},
+                         sources);
+  tensors_[result].sources[tensors_[result].source_count++] = target;
+  return result;
+}
+
 ComputeGraph::Id ComputeGraph::write(std::initializer_list<Id> sources) {
   return push({.shape = {0, 1, 1, 1}, .kind = Kind::kWrite}, sources);
 }

@@ -48,6 +48,8 @@ class ComputeGraph {
   Id in_place(Shape shape, std::initializer_list<Id> sources);
   // Another shape for the bytes of `source`, or for some of them.
   Id view(Id source, Shape shape);
+  // An operation on `sources` whose result goes into the bytes of `target`.
+  Id write_into(Id target, std::initializer_list<Id> sources);
   // An operation whose result goes to external memory.
   Id write(std::initializer_list<Id> sources);
   // Puts what `id` needs and `id` itself at the end of the order, unless it is there already. O(tensors that are new).

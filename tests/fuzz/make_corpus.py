@@ -59,6 +59,32 @@ def safetensors_files():
     put("safetensors_index", "empty_map", b'{"weight_map":{}}')
 
 
+def config_files():
+    """config.json of models, with the names that the transformers library gives them."""
+    llama = {"model_type": "llama", "num_hidden_layers": 3, "hidden_size": 256, "vocab_size": 1000,
+             "max_position_embeddings": 4096, "num_attention_heads": 8, "num_key_value_heads": 2,
+             "intermediate_size": 512}
+    configs = {
+        "llama": llama,
+        "gemma3": {**llama, "model_type": "gemma3_text", "head_dim": 64, "sliding_window": 512,
+                   "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        "mixtral": {**llama, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+        "latent": {**llama, "model_type": "deepseek_v2", "kv_lora_rank": 64, "qk_rope_head_dim": 16, "v_head_dim": 32,
+                   "qk_nope_head_dim": 32, "q_lora_rank": None, "n_routed_experts": 4, "moe_intermediate_size": 64},
+        "mamba": {"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100, "state_size": 16,
+                  "conv_kernel": 4, "intermediate_size": 128, "time_step_rank": 4},
+        "unknown": {"model_type": "unheard-of", "n_layer": 2, "n_embd": 64},
+        "no_heads": {**llama, "num_attention_heads": 0},
+        "huge": {**llama, "num_hidden_layers": 4294967295, "hidden_size": 4294967295},
+        "wrong_types": {**llama, "num_hidden_layers": "3", "layer_types": 7},
+        "nothing": {},
+    }
+    for name, config in configs.items():
+        put("config", name, json.dumps(config).encode())
+    put("config", "no_object", b"[[[[1]]]]")
+    put("config", "cut_short", json.dumps(llama).encode()[:40])
+
+
 def real_header(path, keep):
     """A real safetensors header: names, types and order as they are, `keep` tensors of it, shapes and data made tiny."""
     data = path.read_bytes()
@@ -254,6 +280,7 @@ if __name__ == "__main__":
     replay_plan_files()
     safetensors_files()
     gguf_files()
+    config_files()
     dlpack_files()
     numpy_files()
     real_files()

@@ -48,6 +48,27 @@ TEST(ComputeGraph, GivesNoMemoryAwayThroughAView) {
   EXPECT_EQ(graph.reserved_bytes(), 32u + 2 * 256);
 }
 
+TEST(ComputeGraph, KeepsWhatIsWrittenIntoAndNeverUsed) {
+  ComputeGraph graph;
+  const auto target = graph.make(row(64), {graph.input(row(8))});
+  const auto rows = graph.make(row(64), {graph.input(row(8))});
+  graph.expand(graph.write_into(target, {rows}));
+  const auto next = graph.make(row(64), {graph.input(row(8))});
+  graph.keep(next);
+  graph.expand(next);
+  // `next` takes the place of `rows`; `target` has no reader that could end it.
+  EXPECT_EQ(graph.reserved_bytes(), 3u * 32 + 2 * 256);
+
+  ComputeGraph other;
+  const auto used = other.make(row(64), {other.input(row(8))});
+  const auto written = other.write_into(used, {other.make(row(64), {other.input(row(8))})});
+  const auto after = other.make(row(64), {written});
+  const auto last = other.make(row(64), {after});
+  other.keep(last);
+  other.expand(last);
+  EXPECT_EQ(other.reserved_bytes(), 2u * 32 + 2 * 256);
+}
+
 TEST(ComputeGraph, TakesTheSmallestHoleThatFits) {
   ComputeGraph graph;
   const auto start = graph.input(row(8));
