@@ -271,6 +271,8 @@ std::string largest_text(const Answer& answer) {
                         : "");
   else
     text += "No context fits.\n";
+  if (!answer.fits().value_or(true) && answer.largest_context.value_or(0) >= answer.fit.context)
+    text += "A longer context fits where this one does not, because its tensors leave fewer holes.\n";
   if (answer.largest_sequences)
     text += fmt::format("Largest number of sequences: {} of {} tokens.\n", with_thousands(*answer.largest_sequences),
                         with_thousands(answer.fit.context));

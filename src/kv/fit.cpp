@@ -1,4 +1,4 @@
-// The rules of llama.cpp, as in the package llama-cpp-python 0.3.36. `./run bench fit` compares:
+// The rules of llama.cpp, build 11549. `./run bench fit` compares:
 // - Each sequence has cells for its context, rounded up to 256 tokens. Windowed layers have cells for the window and a
 //   batch, rounded up to 256, and never more than the others.
 // - A layer keeps heads_kv x key_length elements of a key and heads_kv x value_length elements of a value in each cell.
