@@ -40,7 +40,7 @@ Result<void> BlockTree::reserve(std::uint32_t nodes, std::uint32_t block_tokens,
     return Error(Code::kInvalidArgument, Layer::kAllocator, "an eviction policy has 1 to 256 lists, not {}", lists);
   storage_.resize(nodes);
   tokens_.resize(std::size_t{nodes} * block_tokens);
-  buckets_.assign(std::max<std::size_t>(1, std::size_t{nodes} * 5 / 8), kNoNode);
+  buckets_.assign(std::max<std::size_t>(1, std::size_t{nodes} / 2), kNoNode);
   list_storage_.resize(lists);
   records_ = storage_;
   lists_ = list_storage_;

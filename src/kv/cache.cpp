@@ -1,6 +1,7 @@
 #include "berth/kv/cache.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "base/try.h"
@@ -61,6 +62,7 @@ Cache::State::State(AllocatorPtr from, CacheOptions&& given)
       groups(std::move(given.groups)),
       group_count(static_cast<std::uint32_t>(groups.size())),
       block_tokens(given.block_tokens),
+      block_mask(std::has_single_bit(given.block_tokens) ? given.block_tokens - 1 : 0),
       identity(groups.size() == 1 && groups[0].kind == GroupKind::kFull),
       options{.groups = {},
               .block_tokens = given.block_tokens,

@@ -30,7 +30,7 @@ class Cache::State {
   using PerGroup = internal::kv_cache::PerGroup;
   static constexpr std::uint32_t kMostGroups = internal::kv_cache::kMostGroups;
 
-  struct Sequence {
+  struct alignas(64) Sequence {
     // What append() reads comes first, to share a cache line.
     std::uint32_t generation = 1;
     std::uint32_t length = 0;  // tokens
@@ -81,7 +81,10 @@ class Cache::State {
   Result<SequenceId> fork(SequenceId id) BERTH_REQUIRES(mutex);
   Result<void> truncate(Sequence& sequence, std::uint64_t tokens) BERTH_REQUIRES(mutex);
   Result<void> keep_state(Sequence& sequence) BERTH_REQUIRES(mutex);
+  // The part of append() for the sequences of `crossing`: publishes their blocks and opens new ones.
+  Result<void> cross_blocks() BERTH_REQUIRES(mutex);
   void publish(Sequence& sequence) BERTH_REQUIRES(mutex);
+  void prefetch_publish(const Sequence& sequence) const noexcept BERTH_REQUIRES(mutex);
   void advance_windows(Sequence& sequence) noexcept BERTH_REQUIRES(mutex);
   // What adding tokens takes: new blocks, and a copy of a shared tail.
   struct Growth {
@@ -130,6 +133,10 @@ class Cache::State {
     const std::uint64_t window = groups[group].window;
     return next + 1 > window ? static_cast<std::uint32_t>((next + 1 - window) / block_tokens) : 0;
   }
+  // The place of a token in its block. A division for each token would be most of the time of append().
+  std::uint32_t offset_of(std::uint32_t token) const noexcept {
+    return block_mask != 0 ? token & block_mask : token % block_tokens;
+  }
   // The most blocks that a window touches.
   std::uint64_t window_blocks(std::uint32_t group) const noexcept {
     return (std::uint64_t{groups[group].window} + block_tokens - 2) / block_tokens + 1;
@@ -148,6 +155,7 @@ class Cache::State {
   const std::vector<Group> groups;
   const std::uint32_t group_count;
   const std::uint32_t block_tokens;
+  const std::uint32_t block_mask;  // block_tokens - 1 if that is a power of two, otherwise 0
   // One group of kind kFull: node n has page n, which saves a table.
   const bool identity;
   const CacheOptions options;  // without the groups, the policy and the queue
@@ -184,6 +192,7 @@ class Cache::State {
   // Scratch of one call, kept so that its memory is.
   std::vector<std::uint32_t> hashes BERTH_GUARDED_BY(mutex);
   std::vector<Node> hits BERTH_GUARDED_BY(mutex);
+  std::vector<std::uint32_t> crossing BERTH_GUARDED_BY(mutex);  // of an append(): sequences that need more than a slot
 };
 
 }  // namespace berth::kv

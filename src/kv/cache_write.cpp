@@ -8,6 +8,13 @@ namespace berth::kv {
 using namespace berth::internal;
 using namespace berth::internal::kv_cache;
 
+void Cache::State::prefetch_publish(const Sequence& sequence) const noexcept {
+  const std::uint32_t at = sequence.published;
+  if (at >= sequence.length / block_tokens) return;
+  const std::uint32_t before = at == 0 ? tree.root_hash(sequence.root) : tree.hash(sequence.blocks[at - 1]);
+  tree.prefetch(hash_block(before, {tree.tokens(sequence.blocks[at]), block_tokens}));
+}
+
 void Cache::State::publish(Sequence& sequence) {
   const auto full = static_cast<std::uint32_t>(sequence.length / block_tokens);
   for (; sequence.published < full; ++sequence.published) {
@@ -128,7 +135,8 @@ Result<void> Cache::State::append(std::span<const SequenceId> ids, std::span<con
                  "append of {} sequences was given {} tokens and {} slots: it needs one token each, and {} slots", n,
                  tokens.size(), slots.size(), n * group_count);
   ++batch;
-  bool plain = true;
+  crossing.clear();
+  if (crossing.capacity() < n) crossing.reserve(n);
   for (const SequenceId id : ids) {
     const auto index = static_cast<std::uint32_t>(id.bits);
     if (index >= sequences.size() || sequences[index].generation != id.bits >> 32 || !sequences[index].open)
@@ -141,50 +149,52 @@ Result<void> Cache::State::append(std::span<const SequenceId> ids, std::span<con
     if (sequence.length == kMostTokens)
       return Error(Code::kInvalidArgument, Layer::kAllocator, "sequence {} has the most tokens that fit: {}", index,
                    sequence.length);
-    plain &= sequence.plain;
+    if (!sequence.plain) crossing.push_back(index);
   }
-  if (!plain) {
-    // Everything that can be refused comes before the first change that can be seen.
-    for (const SequenceId id : ids) {
-      Sequence& sequence = sequences[static_cast<std::uint32_t>(id.bits)];
-      if (!sequence.plain) commit(sequence);
-    }
-    Growth all;
-    for (const SequenceId id : ids) {
-      const Sequence& sequence = sequences[static_cast<std::uint32_t>(id.bits)];
-      const Growth own = growth(sequence, 1);
-      all.blocks += own.blocks;
-      for (std::uint32_t g = 0; g < group_count; ++g) {
-        all.pages[g] += own.pages[g];
-        all.extra[g] += own.extra[g];
-      }
-    }
-    if (all.blocks != 0 && (!feasible(all.extra) || !evict_for(all.pages, all.blocks))) {
-      ++count.refused;
-      return refusal(all.extra);
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-      Sequence& sequence = sequences[static_cast<std::uint32_t>(ids[i].bits)];
-      if (sequence.plain) continue;
-      if (auto opened = open_tail(sequence); !opened) {
-        // Blocks that were opened for the others go back, since they would be empty.
-        for (const SequenceId id : ids) {
-          Sequence& other = sequences[static_cast<std::uint32_t>(id.bits)];
-          release_blocks(other, static_cast<std::size_t>(blocks_of(other.length)));
-        }
-        return opened.error();
-      }
-    }
-  }
+  if (!crossing.empty()) BERTH_TRY(cross_blocks());
   for (std::size_t i = 0; i < n; ++i) {
     Sequence& sequence = sequences[static_cast<std::uint32_t>(ids[i].bits)];
-    const std::uint32_t offset = sequence.length % block_tokens;
+    const std::uint32_t offset = offset_of(sequence.length);
     tree.tokens(sequence.tail)[offset] = tokens[i];
     ++sequence.length;
     sequence.plain = offset + 1 != block_tokens;
+    if (identity) {
+      slots[i] = std::int64_t{sequence.tail} * block_tokens + offset;
+      continue;
+    }
     for (std::uint32_t g = 0; g < group_count; ++g)
       slots[g * n + i] =
           groups[g].kind == GroupKind::kState ? -1 : std::int64_t{page_of(sequence.tail, g)} * block_tokens + offset;
+  }
+  return {};
+}
+
+Result<void> Cache::State::cross_blocks() {
+  // The index is random memory: all of it is fetched before the first look.
+  for (const std::uint32_t index : crossing) prefetch_publish(sequences[index]);
+  // Everything that can be refused comes before the first change that can be seen.
+  for (const std::uint32_t index : crossing) commit(sequences[index]);
+  Growth all;
+  for (const std::uint32_t index : crossing) {
+    const Growth own = growth(sequences[index], 1);
+    all.blocks += own.blocks;
+    for (std::uint32_t g = 0; g < group_count; ++g) {
+      all.pages[g] += own.pages[g];
+      all.extra[g] += own.extra[g];
+    }
+  }
+  if (all.blocks != 0 && (!feasible(all.extra) || !evict_for(all.pages, all.blocks))) {
+    ++count.refused;
+    return refusal(all.extra);
+  }
+  for (const std::uint32_t index : crossing) {
+    if (sequences[index].plain) continue;
+    if (auto opened = open_tail(sequences[index]); !opened) {
+      // Blocks that were opened for the others go back, since they would be empty.
+      for (const std::uint32_t other : crossing)
+        release_blocks(sequences[other], static_cast<std::size_t>(blocks_of(sequences[other].length)));
+      return opened.error();
+    }
   }
   return {};
 }

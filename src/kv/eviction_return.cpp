@@ -9,13 +9,14 @@ namespace berth::kv {
 using namespace berth::internal::kv_cache;
 namespace {
 
-constexpr std::uint32_t kWatches = 8192;  // sequences and blocks whose return is awaited, evicted or not
+constexpr std::uint32_t kWatches = 24576;  // sequences and blocks whose return is awaited, evicted or not
 constexpr std::uint32_t kTails = static_cast<std::uint32_t>(kVisitClasses);  // lists of last blocks start here
 constexpr std::uint32_t kHistory = 2 * static_cast<std::uint32_t>(kVisitClasses);
 constexpr std::uint32_t kLists = kHistory + static_cast<std::uint32_t>(kHistoryClasses);
 constexpr std::uint32_t kNever = 0xffff'ffff;
-// The horizon of the prediction: this many times the time in which new blocks would fill the cache.
-constexpr double kHorizon = 4;
+// The horizon of the prediction: this many times the time in which new blocks would fill the cache. The watches must
+// reach further back than that, or nothing is learned.
+constexpr double kHorizon = 1.5;
 constexpr std::uint32_t kRefreshEvery = 128;
 // A block can be watched twice: as the end of a sequence, and for its own history. This tells the hashes apart.
 constexpr std::uint32_t kOfHistory = 0x5bd1'e995;
@@ -198,12 +199,15 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
     } else {
       const double passed = (visit.opened - notes.last) / 1000.0;
       const double share = 1.0 / std::min<double>(notes.visits, 8);
-      const double mean = notes.visits == 1 ? passed : pace_seconds(notes.pace) * (1 - share) + passed * share;
+      // A geometric mean: one long break does not make a busy block look idle.
+      const double mean =
+          notes.visits == 1 ? passed
+                            : std::pow(pace_seconds(notes.pace), 1 - share) * std::pow(std::max(passed, 0.001), share);
       notes.pace = pace_of(mean);
       notes.visits = static_cast<std::uint8_t>(std::min(notes.visits + 1, 255));
     }
     notes.last = now;
-    if (notes.visits >= 3) {
+    if (notes.visits >= 2) {
       const std::uint8_t group = ReturnModel::classify(notes.visits, pace_seconds(notes.pace));
       notes.list = static_cast<std::uint8_t>(group - kVisitClasses + kHistory);
       // One watch for a run of blocks with the same history, at its end.

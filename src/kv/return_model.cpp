@@ -54,7 +54,7 @@ std::uint8_t ReturnModel::classify(const Features& features) const noexcept {
 }
 
 std::uint8_t ReturnModel::classify(std::uint32_t uses, double mean_seconds) noexcept {
-  const std::size_t often = uses >= 12 ? 2 : uses >= 6 ? 1 : 0;
+  const std::size_t often = uses >= 12 ? 3 : uses >= 6 ? 2 : uses >= 3 ? 1 : 0;
   const std::size_t pace = std::min<std::size_t>(half_octaves(mean_seconds), kPaces - 1);
   return static_cast<std::uint8_t>(kVisitClasses + often * kPaces + pace);
 }
@@ -116,7 +116,7 @@ void ReturnModel::refresh() noexcept {
         add(often, pace, 1);
         if (pace > 0) add(often, pace - 1, 0.3f);
         if (pace + 1 < kPaces) add(often, pace + 1, 0.3f);
-        for (std::size_t o = 0; o < 3; ++o) add(o, pace, 0.1f);
+        for (std::size_t o = 0; o < kUses; ++o) add(o, pace, 0.1f);
         const double width = age_edge(b + 1) - age_edge(b);
         const double usual = std::max(std::exp2(static_cast<double>(pace) * 0.5), age_edge(b + 1));
         prior = static_cast<float>(std::min(0.5, 0.5 * width / usual));

@@ -17,7 +17,8 @@ constexpr std::size_t kFeatures = 7;
 constexpr std::size_t kFeatureValues = 24;
 constexpr std::size_t kVisitClasses = 16;  // by predicted chance of a return
 constexpr std::size_t kPaces = 24;         // half octaves of the mean time between uses
-constexpr std::size_t kHistoryClasses = 3 * kPaces;
+constexpr std::size_t kUses = 4;           // classes of the number of uses: 2, 3 to 5, 6 to 11, more
+constexpr std::size_t kHistoryClasses = kUses * kPaces;
 constexpr std::size_t kClasses = kVisitClasses + kHistoryClasses;
 
 using Features = std::array<std::uint8_t, kFeatures>;
@@ -33,7 +34,7 @@ class ReturnModel {
 
   // The class of a sequence with these features.
   std::uint8_t classify(const Features& features) const noexcept;
-  // The class of a block with its own history of uses. Requires: uses >= 3.
+  // The class of a block with its own history of uses. Requires: uses >= 2.
   static std::uint8_t classify(std::uint32_t uses, double mean_seconds) noexcept;
 
   // Whether a sequence with these features was continued within the horizon.
