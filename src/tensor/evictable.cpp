@@ -110,27 +110,21 @@ class PagedMemory final : public EvictableMemory {
     if (contents == Contents::kToHost && space_->is_host())
       return Error(Code::kUnsupported, Layer::kAllocator,
                    "host memory that is kept in host memory frees nothing; use Contents::kToFile or kDrop");
-    BERTH_TRY(device_->synchronize());
-    const MutexLock lock(mutex_);
-    free_reached(false);
-    std::size_t given = 0;
-    for (auto& [address, entry] : entries_) {
-      if (entry.evicted || entry.released || (tag && entry.tag != tag)) continue;
-      const bool keep = contents != Contents::kDrop;
-      if (keep && !entry.source) BERTH_TRY(save(entry, contents));
-      if (auto unmapped = space_->unmap(address, entry.pages); !unmapped) {
-        forget(entry);
-        return unmapped.error();
-      }
-      device_->discharge(entry.block.label, entry.pages);
-      entry.mapped = false;
-      entry.evicted = true;
-      entry.kept = keep;
-      resident_ -= entry.pages;
-      evicted_ += entry.pages;
-      given += entry.pages;
-    }
-    return given;
+    return evict(tag, contents != Contents::kDrop, [&](Entry& entry) {
+      mutex_.assert_held();
+      return contents == Contents::kToHost ? save_on_host(entry) : save_in_file(entry);
+    });
+  }
+
+  Result<std::size_t> evict(Name tag, const AllocatorPtr& target) override {
+    if (target == nullptr) return Error(Code::kInvalidArgument, Layer::kAllocator, "an eviction to no allocator");
+    if (&target->device() == device_.get())
+      return Error(Code::kUnsupported, Layer::kAllocator,
+                   "contents that stay on the same device free nothing; name an allocator of another device");
+    return evict(tag, true, [&](Entry& entry) {
+      mutex_.assert_held();
+      return save_elsewhere(entry, target);
+    });
   }
 
   Result<std::size_t> wake(Name tag) override {
@@ -180,8 +174,34 @@ class PagedMemory final : public EvictableMemory {
     std::optional<Buffer> source;          // the same bytes, elsewhere
     std::vector<std::byte> on_host;        // or here
     std::optional<std::uint64_t> in_file;  // or here
+    std::optional<Buffer> elsewhere;       // or in memory of another device
   };
   using Entries = std::map<std::uint64_t, Entry>;
+
+  // Evicts entries; `save(entry)` keeps the contents of those that are not backed.
+  template <class Save>
+  Result<std::size_t> evict(Name tag, bool keep, const Save& save) {
+    BERTH_TRY(device_->synchronize());
+    const MutexLock lock(mutex_);
+    free_reached(false);
+    std::size_t given = 0;
+    for (auto& [address, entry] : entries_) {
+      if (entry.evicted || entry.released || (tag && entry.tag != tag)) continue;
+      if (keep && !entry.source) BERTH_TRY(save(entry));
+      if (auto unmapped = space_->unmap(address, entry.pages); !unmapped) {
+        forget(entry);
+        return unmapped.error();
+      }
+      device_->discharge(entry.block.label, entry.pages);
+      entry.mapped = false;
+      entry.evicted = true;
+      entry.kept = keep;
+      resident_ -= entry.pages;
+      evicted_ += entry.pages;
+      given += entry.pages;
+    }
+    return given;
+  }
 
   Result<Entry*> entry_of(const Buffer& buffer) BERTH_REQUIRES(mutex_) {
     if (buffer.is_allocated() && buffer.total_size() > 0)
@@ -249,29 +269,42 @@ class PagedMemory final : public EvictableMemory {
     return internal::finish_only(*queue);
   }
 
-  // Saves the contents of an entry. A failed call saves nothing.
-  Result<void> save(Entry& entry, Contents contents) BERTH_REQUIRES(mutex_) {
+  // These save the contents of an entry. A failed call saves nothing.
+  Result<void> save_on_host(Entry& entry) BERTH_REQUIRES(mutex_) {
     const std::size_t bytes = entry.block.bytes;
-    if (contents == Contents::kToHost) {
-      try {
-        entry.on_host.resize(bytes);
-      } catch (const std::bad_alloc&) {
-        return Error(Code::kOutOfMemory, Layer::kAllocator,
-                     "host memory cannot hold the {b} to be evicted; use kToFile", bytes);
-      }
-      spilled_ += bytes;
-      if (auto saved = read(entry, 0, entry.on_host); !saved) {
-        forget(entry);
-        return saved;
-      }
-      return {};
+    try {
+      entry.on_host.resize(bytes);
+    } catch (const std::bad_alloc&) {
+      return Error(Code::kOutOfMemory, Layer::kAllocator, "host memory cannot hold the {b} to be evicted; use kToFile",
+                   bytes);
     }
-    BERTH_TRY_ASSIGN(entry.in_file, spill_.reserve(bytes));
     spilled_ += bytes;
+    auto saved = read(entry, 0, entry.on_host);
+    if (!saved) forget(entry);
+    return saved;
+  }
+
+  Result<void> save_in_file(Entry& entry) BERTH_REQUIRES(mutex_) {
+    BERTH_TRY_ASSIGN(entry.in_file, spill_.reserve(entry.block.bytes));
+    spilled_ += entry.block.bytes;
     auto saved = each_piece(entry, [&](std::size_t at, std::span<std::byte> piece, bool mapped) -> Result<void> {
       mutex_.assert_held();
       if (!mapped) BERTH_TRY(read(entry, at, piece));
       return spill_.write(*entry.in_file + at, piece);
+    });
+    if (!saved) forget(entry);
+    return saved;
+  }
+
+  Result<void> save_elsewhere(Entry& entry, const AllocatorPtr& target) BERTH_REQUIRES(mutex_) {
+    const std::size_t bytes = entry.block.bytes;
+    BERTH_TRY_ASSIGN(entry.elsewhere,
+                     Buffer::allocate(target, DType::kU8, {bytes}, {.label = entry.block.label, .tag = entry.tag}));
+    spilled_ += bytes;
+    auto saved = each_piece(entry, [&](std::size_t at, std::span<std::byte> piece, bool mapped) -> Result<void> {
+      if (!mapped) BERTH_TRY(read(entry, at, piece));
+      BERTH_TRY_ASSIGN(const Buffer part, entry.elsewhere->view(at, piece.size()));
+      return part.copyin(piece);
     });
     if (!saved) forget(entry);
     return saved;
@@ -285,7 +318,8 @@ class PagedMemory final : public EvictableMemory {
       if (entry.in_file) {
         BERTH_TRY(spill_.read(*entry.in_file + at, piece));
       } else {
-        BERTH_TRY_ASSIGN(const Buffer part, entry.source->view(at, piece.size()));
+        const Buffer& saved = entry.elsewhere ? *entry.elsewhere : *entry.source;
+        BERTH_TRY_ASSIGN(const Buffer part, saved.view(at, piece.size()));
         BERTH_TRY(part.copyout(piece));
       }
       return mapped ? Result<void>() : write(entry, at, piece);
@@ -314,6 +348,10 @@ class PagedMemory final : public EvictableMemory {
       spilled_ -= entry.block.bytes;
       spill_.give_up(entry.block.bytes);
       entry.in_file.reset();
+    }
+    if (entry.elsewhere) {
+      spilled_ -= entry.block.bytes;
+      entry.elsewhere.reset();
     }
   }
 

@@ -91,6 +91,39 @@ TEST_P(Evict, BringsContentsBackToTheSameAddress) {
   }
 }
 
+TEST_P(Evict, KeepsContentsWithAnAllocatorOfAnotherDevice) {
+  const auto other = doubles::LaggingDevice::make();
+  const auto memory = make_evictable(open()).value();
+  const Buffer buffer = filled(memory, "model", 3);
+  EXPECT_TRUE(fails_with(memory->evict("model", AllocatorPtr()), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(memory->evict("model", memory), Code::kUnsupported)) << "itself";
+  other->set_budget(kBytes - 1);
+  EXPECT_TRUE(fails_with(memory->evict("model", other), Code::kOutOfMemory));
+  EXPECT_FALSE(memory->is_evicted(buffer).value());
+  EXPECT_EQ(memory->counters().spilled_bytes, 0u);
+  other->set_budget(0);
+  ASSERT_TRUE(memory->evict("model", other));
+  EXPECT_EQ(other->counters().live_bytes, kBytes);
+  EXPECT_EQ(memory->counters().spilled_bytes, kBytes);
+  EXPECT_EQ(memory->counters().resident_bytes, 0u);
+  ASSERT_TRUE(memory->wake("model"));
+  EXPECT_EQ(contents(buffer), counting_bytes(kBytes, 3));
+  EXPECT_EQ(other->counters().live_bytes, 0u);
+  EXPECT_EQ(memory->counters().spilled_bytes, 0u);
+}
+
+TEST_P(Evict, GivesUpWhatAnAllocatorKeepsForABufferThatIsReleased) {
+  const auto other = doubles::LaggingDevice::make();
+  const auto memory = make_evictable(open()).value();
+  {
+    const Buffer buffer = filled(memory, "model", 3);
+    ASSERT_TRUE(memory->evict("model", other));
+    EXPECT_EQ(other->counters().live_bytes, kBytes);
+  }
+  EXPECT_EQ(other->counters().live_bytes, 0u);
+  EXPECT_EQ(memory->counters().evicted_bytes, 0u);
+}
+
 TEST_P(Evict, ForgetsContentsOnlyWhenAskedTo) {
   const auto memory = make_evictable(open()).value();
   const Buffer buffer = filled(memory, "cache", 1);

@@ -4,6 +4,7 @@
 // call. It must outlive its blocks and keeps its device alive. Available on CPU and CUDA.
 //
 //   allocate {.tag = "model a"} ... evict("model a", Contents::kToFile) ... wake("model a")
+//                                   evict("model a", device("REMOTE:1").value())
 //
 // Evicted memory must not be accessed: on CPU an access faults, on CUDA the driver reports an error. Each buffer takes
 // whole pages (CPU) or the driver's granularity, 2 MiB (CUDA), so this is meant for large buffers.
@@ -33,7 +34,7 @@ struct EvictableOptions {
 struct EvictableCounters {
   std::size_t resident_bytes = 0;  // in whole pages
   std::size_t evicted_bytes = 0;
-  std::size_t spilled_bytes = 0;  // contents held in host memory or a file
+  std::size_t spilled_bytes = 0;  // contents held in host memory, in a file or by an allocator
 };
 std::string to_string(const EvictableCounters& counters);
 
@@ -46,6 +47,13 @@ class EvictableMemory : public Allocator {
   // others stay resident.
   // Requires: no work that is recorded but not submitted uses the buffers.
   virtual Result<std::size_t> evict(Name tag, Contents contents) = 0;
+
+  // The same, with the contents in buffers of `target`: an allocator of another device, such as the memory of a
+  // neighbour (berth/remote/cluster.h) or a pool of host memory behind a CUDA device. wake() copies them back and
+  // releases the buffers. Contents that a lost device held are gone: wake() of their tag then fails with kDeviceLost, so
+  // give what lies on different devices different tags, and back what has a file. kInvalidArgument without a target; kUnsupported for one on the same device, where
+  // this would free nothing; the errors of the target.
+  virtual Result<std::size_t> evict(Name tag, const AllocatorPtr& target) = 0;
 
   // Maps memory for every evicted buffer with this tag (all buffers if the tag is empty) and restores its contents.
   // Returns the bytes restored. kOutOfMemory, kIo or the driver's error: buffers that were already restored stay
