@@ -7,6 +7,7 @@
 #include "devices/cuda/cuda_device.h"
 #include "devices/disk/disk_device.h"
 #include "devices/metal/metal_open.h"
+#include "devices/remote/remote_backend.h"
 #include "devices/webgpu/webgpu_device.h"
 
 namespace berth::internal {
@@ -31,6 +32,7 @@ std::vector<Backend> built_in_backends() {
        .dlpack_types = {kDlCuda, kDlCudaManaged}},
       {.kind = "METAL", .open = metal::open, .dlpack_types = {kDlMetal}},
       {.kind = "WEBGPU", .open = webgpu::open, .dlpack_types = {kDlWebGpu}},
+      {.kind = "REMOTE", .open = remote::open, .is_current = remote::is_current},
   };
 }
 

@@ -85,6 +85,22 @@ def config_files():
     put("config", "cut_short", json.dumps(llama).encode()[:40])
 
 
+def remote_wire_files():
+    """What ranks of a cluster publish and send, without the seal, which the fuzz target makes; see src/remote/wire.cpp."""
+    def blob(data):
+        return struct.pack("<I", len(data)) + data
+    card = struct.pack("<IIIIIIQB", 0x43425242, 1, 3, 9, 1, 13, 1 << 33, 1) + blob(b"machine/boot") + blob(b"net:[1]")
+    put("remote_wire", "card", b"\0" + card + blob(bytes(50)))
+    put("remote_wire", "card_of_version_2", b"\0" + card[:4] + b"\2" + card[5:] + blob(bytes(50)))
+    message = struct.pack("<BIIQ7Q", 6, 1, 2, 99, *range(7)) + blob(b"key")
+    put("remote_wire", "message", b"\1" + message)
+    put("remote_wire", "message_cut_short", b"\1" + message[:-2])
+    window = struct.pack("<IIQQQB", 0x57425242, 4, 77, 1 << 60, 48, 0) + blob(b"f32") + struct.pack("<BQQ", 2, 6, 2)
+    put("remote_wire", "window", b"\2" + window)
+    put("remote_wire", "window_with_nine_axes", b"\2" + window[:-17] + b"\x09" + bytes(72))
+    put("remote_wire", "without_a_seal", b"\3" + bytes(100))
+
+
 def real_header(path, keep):
     """A real safetensors header: names, types and order as they are, `keep` tensors of it, shapes and data made tiny."""
     data = path.read_bytes()
@@ -281,6 +297,7 @@ if __name__ == "__main__":
     safetensors_files()
     gguf_files()
     config_files()
+    remote_wire_files()
     dlpack_files()
     numpy_files()
     real_files()

@@ -32,8 +32,10 @@ MAY_SEE["testing"] = list(MAY_SEE)
 MAY_SEE["berth.h"] = list(MAY_SEE)
 MAY_SEE["format.h"] = ["base"]
 
-# The device folders that a layer above may use: the typed interface of one device works on that device itself.
+# The device folders that a layer above may use, by the start of a path. The typed interface of one device works on that
+# device itself; a cluster offers its devices to the list of devices, and calls the driver that is opened there.
 MAY_SEE_DEVICE = {
+    "src/remote/": ["src/devices/remote/"],
     "src/interop/cuda.cpp": ["src/devices/cuda/"],
     "src/interop/metal.cpp": ["src/devices/metal/", "src/devices/host/"],
     "src/interop/metal_absent.cpp": ["src/devices/metal/"],
@@ -46,7 +48,7 @@ DEVICE_MAY_SEE = {
     "cuda": ["host"],
     "metal": ["host"],
     "webgpu": ["host"],
-    "built_in.cpp": ["cpu", "disk", "cuda", "metal", "webgpu"],
+    "built_in.cpp": ["cpu", "disk", "cuda", "metal", "webgpu", "remote"],
 }
 
 # The one function that is declared in a lower layer and defined in a higher one.
@@ -151,8 +153,9 @@ def judge(user, used):
         return None
     if used.startswith("include/berth/devices/") and "memory" in MAY_SEE[own]:
         return None  # plain values that describe a device
-    if any(used.startswith(folder) for folder in MAY_SEE_DEVICE.get(user, [])):
-        return None
+    for start, folders in MAY_SEE_DEVICE.items():
+        if user.startswith(start) and any(used.startswith(folder) for folder in folders):
+            return None
     return f"{own} must not look at {other}"
 
 

@@ -1,0 +1,568 @@
+#include "remote/engine.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/try.h"
+
+namespace berth::internal::remote {
+namespace {
+
+constexpr unsigned kMessageId = 190;  // any number; the worker has one kind of message
+constexpr std::size_t kLargestMessage = std::size_t{64} << 10;
+// How often a waiting thread asks for events in vain before it sleeps: some 20 microseconds.
+constexpr int kSpins = 64;
+constexpr std::chrono::milliseconds kLongestSleep{100};
+constexpr std::chrono::milliseconds kGoodbyeTime{250};
+
+std::string seconds(Clock::duration time) {
+  return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
+}
+
+}  // namespace
+
+Error lost_error(std::uint32_t rank, std::string_view why) {
+  return Error::with_text(
+      Code::kDeviceLost, Layer::kDevice,
+      fmt::format("rank {} is lost: {}; what it held is gone, and other ranks can be used on", rank, why));
+}
+
+Engine::Engine(Options options, const Sealer& sealer, const ucx::Driver* driver)
+    : options_(std::move(options)), sealer_(sealer), ucx_(driver) {}
+
+Result<std::shared_ptr<Engine>> Engine::make(Options options, const Sealer& sealer) {
+  BERTH_TRY_ASSIGN(const ucx::Driver* const driver, ucx::Driver::open());
+  std::shared_ptr<Engine> engine(new Engine(std::move(options), sealer, driver));
+  BERTH_TRY(engine->open());
+  return engine;
+}
+
+Result<void> Engine::open() {
+  ucx::Config config = nullptr;
+  if (const ucx::Status status = ucx_->config_read(nullptr, nullptr, &config); status != ucx::kOk)
+    return ucx_->error(status, "config_read");
+  // Through this handle, not the environment: the program may use UCX for itself, or through MPI. Without the last
+  // one, a put of 1 MiB takes 8 ms on UCX 1.22.
+  const std::pair<const char*, const char*> settings[] = {
+      {"TLS", options_.transports.c_str()}, {"NET_DEVICES", options_.interfaces.c_str()}, {"RNDV_THRESH", "inf"}};
+  ucx::Status status = ucx::kOk;
+  for (const auto& [name, value] : settings)
+    if (status == ucx::kOk) status = ucx_->config_modify(config, name, value);
+  const ucx::Params params{.fields = ucx::kParamsFeatures,
+                           .features = ucx::kFeatureRma | ucx::kFeatureWakeup | ucx::kFeatureMessages};
+  if (status == ucx::kOk) status = ucx_->init_version(1, 13, &params, config, &context_);
+  ucx_->config_release(config);
+  const ucx::WorkerParams worker{.fields = ucx::kWorkerThreadMode, .thread_mode = ucx::kThreadSerialized};
+  if (status == ucx::kOk) status = ucx_->worker_create(context_, &worker, &worker_);
+  if (status == ucx::kOk) status = ucx_->worker_get_efd(worker_, &descriptor_);
+  const ucx::MessageHandler handler{
+      .fields = ucx::kHandlerId | ucx::kHandlerFlags | ucx::kHandlerCall | ucx::kHandlerUser,
+      .id = kMessageId,
+      .flags = ucx::kWholeMessages,
+      .call = &Engine::on_message,
+      .user = this};
+  if (status == ucx::kOk) status = ucx_->worker_set_am_recv_handler(worker_, &handler);
+  ucx::Address address = nullptr;
+  std::size_t bytes = 0;
+  if (status == ucx::kOk) status = ucx_->worker_get_address(worker_, &address, &bytes);
+  if (status != ucx::kOk)
+    return Error::with_text(
+        Code::kDeviceUnavailable, Layer::kDevice,
+        fmt::format(
+            "UCX {}.{} cannot use the interface \"{}\" with the transports \"{}\": {}; `ip link` lists interfaces",
+            ucx_->major, ucx_->minor, options_.interfaces, options_.transports, ucx_->words(status)));
+  const auto* const first = reinterpret_cast<const std::byte*>(address);
+  address_.assign(first, first + bytes);
+  ucx_->worker_release_address(worker_, address);
+  return {};
+}
+
+void Engine::start(std::vector<Card> cards, Handler handler) {
+  handler_ = std::move(handler);
+  peers_.resize(cards.size());
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    peers_[i].engine = this;
+    peers_[i].rank = static_cast<std::uint32_t>(i);
+    peers_[i].card = std::move(cards[i]);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Engine::~Engine() {
+  stop();
+  if (worker_ != nullptr) ucx_->worker_destroy(worker_);
+  if (context_ != nullptr) ucx_->cleanup(context_);
+}
+
+void Engine::stop() noexcept {
+  if (!thread_.joinable()) return;
+  {
+    const MutexLock lock(mutex);
+    say_goodbye();
+    stop_ = true;
+    nudge();
+  }
+  thread_.join();
+  const MutexLock lock(mutex);
+  for (Peer& peer : peers_) lose(peer.rank, lost_error(peer.rank, "this process left the cluster"));
+  // Closing cancels what is in flight, and its callbacks refer to this object.
+  for (int round = 0; round < 1000 && (progress() || outstanding_ > 0); ++round) std::this_thread::yield();
+}
+
+void Engine::say_goodbye() {
+  std::size_t waiting = 0;
+  const auto count = std::make_shared<std::size_t*>(&waiting);
+  for (Peer& peer : peers_) {
+    if (peer.endpoint == nullptr || peer.why) continue;
+    send(peer.rank, {.kind = Kind::kGoodbye});
+    if (peer.why) continue;
+    ++waiting;
+    ++peer.puts;  // so that the flush is real
+    flush(peer.rank, [count](bool) {
+      if (*count != nullptr) --**count;
+    });
+  }
+  wait_until([&] { return waiting == 0; },
+             Clock::now() + std::min<Clock::duration>(kGoodbyeTime, options_.give_up_after));
+  *count = nullptr;
+}
+
+bool Engine::same_host(std::uint32_t rank) const noexcept {
+  return peers_[rank].card.host == peers_[options_.rank].card.host;
+}
+
+Result<void> Engine::check(std::uint32_t rank) const {
+  if (const auto& why = peers_[rank].why) return *why;
+  return {};
+}
+
+void Engine::lose(std::uint32_t rank, Error why) {
+  Peer& peer = peers_[rank];
+  if (peer.why) return;
+  peer.why = std::move(why);
+  lost_.push_back(rank);
+  to_close_.push_back(rank);
+  std::vector<Question> unanswered;
+  for (auto at = questions_.begin(); at != questions_.end();) {
+    if (at->second.rank != rank) {
+      ++at;
+      continue;
+    }
+    unanswered.push_back(std::move(at->second));
+    at = questions_.erase(at);
+  }
+  for (Question& question : unanswered) {
+    end(peer);
+    question.done(*peer.why);
+  }
+  changed();
+  nudge();
+}
+
+void Engine::nudge() {
+  if (std::exchange(sleeps_, false)) ucx_->worker_signal(worker_);
+  if (spinning_ == 0) calm_.notify_one();
+}
+
+void Engine::begin(Peer& peer) {
+  if (peer.outstanding++ == 0) peer.quiet_since = Clock::now();
+  ++outstanding_;
+  if (spinning_ == 0) nudge();
+}
+
+void Engine::end(Peer& peer) {
+  --peer.outstanding;
+  --outstanding_;
+  peer.quiet_since = Clock::now();
+}
+
+// --- Operations ---
+
+ucx::RequestParams Engine::params(Operation* operation) const {
+  return {.fields = ucx::kOperationCallback | ucx::kOperationUser, .callback = &Engine::on_complete, .user = operation};
+}
+
+void Engine::track(ucx::StatusOrRequest started, std::unique_ptr<Operation> operation, const char* call) {
+  if (!ucx::is_request(started)) {
+    finish(*operation, ucx::status_of(started), call);
+    return;
+  }
+  begin(peers_[operation->rank]);
+  if (operation->ticket) ++operation->ticket->in_flight;
+  static_cast<void>(operation.release());  // on_complete has it
+}
+
+void Engine::on_complete(void* request, ucx::Status status, void* user) {
+  auto* const operation = static_cast<Operation*>(user);
+  operation->engine->mutex.assert_held();
+  operation->engine->completed_.emplace_back(operation, status);
+  operation->engine->ucx_->request_free(request);
+}
+
+void Engine::on_error(void* user, ucx::Endpoint, ucx::Status status) {
+  auto* const peer = static_cast<Peer*>(user);
+  peer->engine->mutex.assert_held();
+  peer->engine->failed_.emplace_back(peer->rank, status);
+}
+
+ucx::Status Engine::on_message(void* user, const void*, std::size_t, void* data, std::size_t bytes,
+                               const ucx::MessageParams* params) {
+  auto* const engine = static_cast<Engine*>(user);
+  engine->mutex.assert_held();
+  // Ranks of a job send small messages, all at once. Anything else comes from elsewhere.
+  if (bytes > kLargestMessage || (params->attributes & ucx::kReceivedRendezvous) != 0) {
+    engine->refused_.fetch_add(1, std::memory_order_relaxed);
+    return ucx::kOk;
+  }
+  const auto* const first = static_cast<const std::byte*>(data);
+  engine->inbox_.emplace_back(first, first + bytes);
+  return ucx::kOk;
+}
+
+void Engine::finish(Operation& operation, ucx::Status status, const char* call) {
+  if (status < ucx::kOk)
+    lose(operation.rank, lost_error(operation.rank, fmt::format("ucp_{} says: {}", call, ucx_->words(status))));
+  if (operation.done) operation.done(status == ucx::kOk);
+}
+
+Result<ucx::Endpoint> Engine::endpoint(std::uint32_t rank) {
+  BERTH_TRY(check(rank));
+  Peer& peer = peers_[rank];
+  if (peer.endpoint != nullptr) return peer.endpoint;
+  const ucx::EndpointParams params{
+      .fields = ucx::kEndpointAddress | ucx::kEndpointErrorMode | ucx::kEndpointErrorHandler,
+      .address = reinterpret_cast<const ucx::AddressTag*>(peer.card.address.data()),
+      .error_mode = ucx::kErrorsOfPeers,
+      .error_handler = {.call = &Engine::on_error, .user = &peer}};
+  if (const ucx::Status status = ucx_->ep_create(worker_, &params, &peer.endpoint); status != ucx::kOk) {
+    peer.endpoint = nullptr;
+    lose(rank, lost_error(rank, fmt::format("UCX cannot connect to it: {}", ucx_->words(status))));
+    return *peer.why;
+  }
+  return peer.endpoint;
+}
+
+void Engine::send(std::uint32_t to, Message message) {
+  const auto endpoint = this->endpoint(to);
+  if (!endpoint) return;
+  message.from = options_.rank;
+  message.to = to;
+  auto operation = std::make_unique<Operation>();
+  operation->engine = this;
+  operation->rank = to;
+  operation->kept = encode(message, sealer_);
+  ucx::RequestParams send = params(operation.get());
+  send.fields |= ucx::kOperationFlags;
+  send.flags = ucx::kSendEager;
+  const auto started =
+      ucx_->am_send_nbx(*endpoint, kMessageId, nullptr, 0, operation->kept.data(), operation->kept.size(), &send);
+  track(started, std::move(operation), "am_send_nbx");
+}
+
+void Engine::reply(const Message& request, Message answer) {
+  answer.kind = Kind::kReply;
+  answer.request = request.request;
+  if (answer.request != 0) send(request.from, std::move(answer));
+}
+
+void Engine::refuse(const Message& request, const Error& why) {
+  Message answer;
+  answer.numbers[0] = static_cast<std::uint64_t>(why.code());
+  const std::string text = why.message();
+  const auto bytes = std::as_bytes(std::span(text));
+  answer.payload.assign(bytes.begin(), bytes.end());
+  reply(request, std::move(answer));
+}
+
+void Engine::ask(std::uint32_t to, Message request, std::function<void(Result<Message>)> done) {
+  if (const auto alive = check(to); !alive) return done(alive.error());
+  request.request = ++last_question_;
+  questions_.emplace(request.request, Question{to, std::move(done)});
+  begin(peers_[to]);
+  send(to, std::move(request));  // a failure loses the rank, which answers the question
+}
+
+Result<Message> Engine::ask_and_wait(std::uint32_t to, Message request) {
+  const auto answer = std::make_shared<std::optional<Result<Message>>>();
+  ask(to, std::move(request), [answer](Result<Message> reply) { answer->emplace(std::move(reply)); });
+  wait([&] { return answer->has_value(); });
+  return **answer;
+}
+
+void Engine::put(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::span<const std::byte> source,
+                 const TicketPtr& ticket, Done done) {
+  const auto endpoint = this->endpoint(rank);
+  if (!endpoint) {
+    if (done) done(false);
+    return;
+  }
+  auto operation = std::make_unique<Operation>(Operation{this, rank, ticket, std::move(done), {}});
+  ++peers_[rank].puts;
+  const ucx::RequestParams put = params(operation.get());
+  const auto started = ucx_->put_nbx(*endpoint, source.data(), source.size(), address, key, &put);
+  track(started, std::move(operation), "put_nbx");
+}
+
+void Engine::get(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::span<std::byte> target,
+                 const TicketPtr& ticket) {
+  const auto endpoint = this->endpoint(rank);
+  if (!endpoint) return;
+  auto operation = std::make_unique<Operation>(Operation{this, rank, ticket, {}, {}});
+  const ucx::RequestParams get = params(operation.get());
+  const auto started = ucx_->get_nbx(*endpoint, target.data(), target.size(), address, key, &get);
+  track(started, std::move(operation), "get_nbx");
+}
+
+void Engine::flush(std::uint32_t rank, Done done) {
+  Peer& peer = peers_[rank];
+  if (is_flushed(rank)) return done(!peer.why);
+  const auto endpoint = this->endpoint(rank);
+  if (!endpoint) return done(false);
+  auto flushed = [this, rank, upto = peer.puts, done = std::move(done)](bool succeeded) {
+    mutex.assert_held();
+    if (succeeded) peers_[rank].flushed = std::max(peers_[rank].flushed, upto);
+    done(succeeded);
+  };
+  auto operation = std::make_unique<Operation>(Operation{this, rank, nullptr, std::move(flushed), {}});
+  const ucx::RequestParams flush = params(operation.get());
+  const auto started = ucx_->ep_flush_nbx(*endpoint, &flush);
+  track(started, std::move(operation), "ep_flush_nbx");
+}
+
+// --- Memory ---
+
+Result<Mapping> Engine::map(std::byte* address, std::size_t bytes) {
+  Mapping mapping;
+  const bool fresh = address == nullptr;
+  const ucx::MapParams params{.fields = ucx::kMapAddress | ucx::kMapLength | ucx::kMapFlags,
+                              .address = address,
+                              .length = bytes,
+                              .flags = fresh ? ucx::kMapAllocate | ucx::kMapLazily : 0u};
+  if (const ucx::Status status = ucx_->mem_map(context_, &params, &mapping.memory); status != ucx::kOk)
+    return ucx_->error(status, "mem_map");
+  ucx::MemoryAttributes found{.fields = ucx::kMemoryAddress | ucx::kMemoryLength};
+  ucx::Status status = ucx_->mem_query(mapping.memory, &found);
+  void* key = nullptr;
+  std::size_t key_bytes = 0;
+  if (status == ucx::kOk) status = ucx_->rkey_pack(context_, mapping.memory, &key, &key_bytes);
+  if (status != ucx::kOk) {
+    ucx_->mem_unmap(context_, mapping.memory);
+    return ucx_->error(status, "rkey_pack");
+  }
+  const auto* const first = static_cast<const std::byte*>(key);
+  mapping.key.assign(first, first + key_bytes);
+  ucx_->rkey_buffer_release(key);
+  mapping.address = fresh ? static_cast<std::byte*>(found.address) : address;
+  mapping.bytes = bytes;
+  return mapping;
+}
+
+void Engine::unmap(const Mapping& mapping) noexcept {
+  if (mapping.memory != nullptr) ucx_->mem_unmap(context_, mapping.memory);
+}
+
+Result<ucx::Key> Engine::unpack(std::uint32_t rank, Bytes packed) {
+  BERTH_TRY_ASSIGN(const ucx::Endpoint endpoint, this->endpoint(rank));
+  // UCX reads a key without knowing its size.
+  packed.resize(packed.size() + 256);
+  ucx::Key key = nullptr;
+  if (const ucx::Status status = ucx_->ep_rkey_unpack(endpoint, packed.data(), &key); status != ucx::kOk)
+    return ucx_->error(status, "ep_rkey_unpack");
+  return key;
+}
+
+std::byte* Engine::pointer(ucx::Key key, std::uint64_t address) const {
+  void* found = nullptr;
+  return ucx_->rkey_ptr(key, address, &found) == ucx::kOk ? static_cast<std::byte*>(found) : nullptr;
+}
+
+void Engine::destroy(ucx::Key key) noexcept {
+  if (key != nullptr) ucx_->rkey_destroy(key);
+}
+
+// --- Progress ---
+
+bool Engine::progress() {
+  const bool events = ucx_->worker_progress(worker_) != 0;
+  const bool handled = handle_noted();
+  if (handled) changed();
+  return events || handled;
+}
+
+bool Engine::handle_noted() {
+  bool handled = false;
+  while (!completed_.empty() || !failed_.empty() || !inbox_.empty() || !to_close_.empty()) {
+    handled = true;
+    for (const auto& [rank, status] : std::exchange(failed_, {}))
+      lose(rank, lost_error(rank, fmt::format("the connection ended: {}", ucx_->words(status))));
+    for (const auto& [raw, status] : std::exchange(completed_, {})) {
+      const std::unique_ptr<Operation> operation(raw);
+      end(peers_[operation->rank]);
+      if (operation->ticket) --operation->ticket->in_flight;
+      finish(*operation, status, "request");
+    }
+    if (!inbox_.empty()) {
+      const Bytes bytes = std::move(inbox_.front());
+      inbox_.pop_front();
+      handle_message(bytes);
+    }
+    for (const std::uint32_t rank : std::exchange(to_close_, {}))
+      if (ucx::Endpoint endpoint = std::exchange(peers_[rank].endpoint, nullptr)) close_endpoint(endpoint);
+  }
+  return handled;
+}
+
+void Engine::handle_message(const Bytes& bytes) {
+  auto decoded = decode_message(bytes, sealer_);
+  if (!decoded || decoded->to != options_.rank || decoded->from == options_.rank || decoded->from >= peers_.size()) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  Message message = *std::move(decoded);
+  Peer& peer = peers_[message.from];
+  if (peer.why) return;  // an answer that comes too late
+  peer.quiet_since = Clock::now();
+  if (message.kind == Kind::kGoodbye) return lose(message.from, lost_error(message.from, "it left the cluster"));
+  if (message.kind != Kind::kReply) return handler_(std::move(message));
+  const auto found = questions_.find(message.request);
+  if (found == questions_.end() || found->second.rank != message.from) return;
+  const Question question = std::move(found->second);
+  questions_.erase(found);
+  end(peer);
+  if (message.numbers[0] == kOkReply) return question.done(std::move(message));
+  const auto code = message.numbers[0] > static_cast<std::uint64_t>(Code::kCycle)
+                        ? Code::kInvalidData
+                        : static_cast<Code>(message.numbers[0]);
+  std::string text(message.payload.size(), '\0');
+  std::transform(message.payload.begin(), message.payload.end(), text.begin(),
+                 [](std::byte each) { return static_cast<char>(each); });
+  question.done(Error::with_text(code, Layer::kDevice, fmt::format("rank {}: {}", message.from, text)));
+}
+
+void Engine::close_endpoint(ucx::Endpoint endpoint) {
+  const ucx::RequestParams close{
+      .fields = ucx::kOperationCallback | ucx::kOperationUser | ucx::kOperationFlags,
+      .flags = ucx::kCloseForced,
+      .callback = [](void* request, ucx::Status,
+                     void* user) { static_cast<const ucx::Driver*>(user)->request_free(request); },
+      .user = const_cast<ucx::Driver*>(ucx_)};
+  static_cast<void>(ucx_->ep_close_nbx(endpoint, &close));
+}
+
+void Engine::check_deadlines() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_check_) return;
+  next_check_ =
+      now + std::clamp<Clock::duration>(options_.give_up_after / 50, std::chrono::milliseconds(1), kLongestSleep);
+  if (outstanding_ == 0) return;
+  for (Peer& peer : peers_)
+    if (peer.outstanding > 0 && !peer.why && now - peer.quiet_since > options_.give_up_after)
+      lose(peer.rank, lost_error(peer.rank, fmt::format("it gave no sign of life for {}; a slow link needs a longer "
+                                                        "ClusterOptions::give_up_after",
+                                                        seconds(options_.give_up_after))));
+}
+
+void Engine::wait(const std::function<bool()>& condition) {
+  static_cast<void>(wait_until(condition, Clock::time_point::max()));
+}
+
+bool Engine::wait_until(const std::function<bool()>& condition, Clock::time_point until) {
+  int idle = 0;
+  ++spinning_;
+  bool holds = condition();
+  while (!holds && (until == Clock::time_point::max() || Clock::now() < until)) {
+    if (progress()) {
+      idle = 0;
+    } else if (++idle > kSpins) {
+      // The progress thread goes on, and wakes this one.
+      idle = 0;
+      --spinning_;
+      nudge();
+      changed_.wait_until(mutex, std::min(until, Clock::now() + kLongestSleep));
+      ++spinning_;
+    } else {
+      mutex.unlock();
+      mutex.lock();
+    }
+    holds = condition();
+  }
+  --spinning_;
+  if (outstanding_ > 0) nudge();
+  return holds;
+}
+
+void Engine::run() noexcept {
+  mutex.lock();
+  while (!stop_) {
+    check_deadlines();
+    if (spinning_ > 0) {
+      calm_.wait_until(mutex, Clock::now() + kLongestSleep);
+      continue;
+    }
+    const bool busy = progress();
+    mutex.unlock();
+    tell_lost();
+    mutex.lock();
+    if (busy || spinning_ > 0 || stop_) continue;
+    if (ucx_->worker_arm(worker_) != ucx::kOk) continue;  // there are events
+    sleeps_ = true;
+    const auto longest = outstanding_ == 0
+                             ? 10 * kLongestSleep
+                             : std::chrono::duration_cast<std::chrono::milliseconds>(std::clamp<Clock::duration>(
+                                   options_.give_up_after / 50, std::chrono::milliseconds(1), kLongestSleep));
+    mutex.unlock();
+    pollfd wanted{.fd = descriptor_, .events = POLLIN, .revents = 0};
+    static_cast<void>(::poll(&wanted, 1, static_cast<int>(longest.count())));
+    mutex.lock();
+    sleeps_ = false;
+  }
+  mutex.unlock();
+}
+
+// --- Lost ranks ---
+
+void Engine::on_lost(LostCallback callback) {
+  auto listener = std::make_shared<Listener>();
+  listener->call = std::move(callback);
+  {
+    const MutexLock lock(callbacks_mutex_);
+    listeners_.push_back(std::move(listener));
+  }
+  const MutexLock lock(mutex);
+  nudge();
+}
+
+std::vector<std::uint32_t> Engine::lost() {
+  const MutexLock lock(mutex);
+  return lost_;
+}
+
+void Engine::tell_lost() {
+  std::vector<std::shared_ptr<Listener>> listeners;
+  {
+    const MutexLock lock(callbacks_mutex_);
+    listeners = listeners_;
+  }
+  for (const auto& listener : listeners)
+    while (true) {
+      std::uint32_t rank = 0;
+      std::optional<Error> why;
+      {
+        const MutexLock lock(mutex);
+        if (listener->told == lost_.size()) break;
+        rank = lost_[listener->told++];
+        why = peers_[rank].why;
+      }
+      try {
+        listener->call(rank, *why);
+      } catch (...) {
+        // The progress thread serves all ranks; the callback's failure is its own.
+        continue;
+      }
+    }
+}
+
+}  // namespace berth::internal::remote

@@ -1,0 +1,352 @@
+#include "remote/member.h"
+
+#include <fmt/format.h>
+#include <net/if.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "base/try.h"
+#include "remote/remote_device.h"
+
+namespace berth::internal::remote {
+namespace {
+
+constexpr const char* kJoinKey = "berth.cluster";
+// Endpoints that report errors of their peers use tcp and cma. The others give pointers to memory that UCX allocated.
+constexpr const char* kTransports = "tcp,cma,posix,sysv";
+
+// "name/boot": the boot tells machines with the same name apart.
+std::string host_identity() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) name[0] = '?';
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return std::string(name.data()) + "/" + boot;
+}
+
+std::string network_identity() {
+  std::array<char, 64> link{};
+  const ssize_t got = readlink("/proc/self/ns/net", link.data(), link.size());
+  return got > 0 ? std::string(link.data(), static_cast<std::size_t>(got)) : "";
+}
+
+std::string transports_of(const ClusterOptions& options) {
+  if (!options.transports.empty()) return options.transports;
+  const char* const chosen = std::getenv("UCX_TLS");
+  return chosen != nullptr && *chosen != '\0' ? chosen : kTransports;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+// UCX passes over interfaces that do not exist. Names with a port, such as mlx5_0:1, are not the system's.
+Result<void> check_interfaces(const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    if (name.find(':') == std::string::npos && if_nametoindex(name.c_str()) == 0)
+      return Error::with_text(
+          Code::kDeviceUnavailable, Layer::kDevice,
+          fmt::format("the network interface \"{}\" of ClusterOptions::interfaces does not exist; `ip link` lists them",
+                      name));
+  return {};
+}
+
+// What may not differ between ranks.
+Result<void> check_card(const Card& card, const Card& own) {
+  const auto refuse = [&](std::string text) {
+    return Error::with_text(Code::kInvalidData, Layer::kDevice, fmt::format("rank {} {}", card.rank, text));
+  };
+  if (card.ranks != own.ranks) return refuse(fmt::format("counts {} ranks and this process {}", card.ranks, own.ranks));
+  if (card.ucx_major != own.ucx_major || card.ucx_minor != own.ucx_minor)
+    return refuse(
+        fmt::format("has UCX {}.{} and this process {}.{}, which do not understand each other; use one version "
+                    "on all ranks",
+                    card.ucx_major, card.ucx_minor, own.ucx_major, own.ucx_minor));
+  if ((card.loopback != 0 || own.loopback != 0) && (card.host != own.host || card.network != own.network))
+    return refuse(
+        fmt::format("is on {}, which the loopback interface of this machine does not reach; name an interface "
+                    "in ClusterOptions::interfaces on all ranks",
+                    card.host.substr(0, card.host.find('/'))));
+  return {};
+}
+
+}  // namespace
+
+Member::Member(ClusterOptions options, std::shared_ptr<Engine> engine)
+    : options_(std::move(options)),
+      engine_(std::move(engine)),
+      served_(std::make_unique<Served>(*engine_, options_.lends)),
+      arrival_device_(make_arrival_device(engine_->options().rank)) {}
+
+Member::~Member() {
+  {
+    const MutexLock lock(arrivals_mutex_);
+    arrivals_.clear();
+  }
+  engine_->stop();
+}
+
+Result<std::shared_ptr<Member>> Member::join(ClusterOptions options) {
+  if (options.give_up_after.count() <= 0)
+    return Error(Code::kInvalidArgument, Layer::kDevice, "give_up_after of {} ms leaves no time for anything",
+                 options.give_up_after.count());
+  BERTH_TRY(check_interfaces(options.interfaces));
+  const Deadline deadline = Clock::now() + options.give_up_after;
+  if (options.exchange == nullptr) {
+    BERTH_TRY_ASSIGN(options.exchange, make_job_exchange());
+  }
+  Exchange& exchange = *options.exchange;
+  // Before the token: a machine without UCX should say so at once.
+  BERTH_TRY(ucx::Driver::open());
+  BERTH_TRY_ASSIGN(const std::string token, job_token(exchange, deadline));
+  if (token.empty())
+    return Error(Code::kInvalidArgument, Layer::kDevice, "a job without a token cannot tell its ranks from strangers");
+  const Sealer sealer(token);
+  const bool loopback = options.interfaces.empty();
+  Engine::Options transport{.rank = exchange.rank(),
+                            .ranks = exchange.ranks(),
+                            .interfaces = loopback ? "lo" : joined(options.interfaces),
+                            .transports = transports_of(options),
+                            .give_up_after = options.give_up_after};
+  BERTH_TRY_ASSIGN(std::shared_ptr<Engine> engine, Engine::make(std::move(transport), sealer));
+
+  const Card own{.rank = exchange.rank(),
+                 .ranks = exchange.ranks(),
+                 .ucx_major = engine->driver().major,
+                 .ucx_minor = engine->driver().minor,
+                 .lends = options.lends,
+                 .loopback = static_cast<std::uint8_t>(loopback),
+                 .host = host_identity(),
+                 .network = network_identity(),
+                 .address = engine->address()};
+  BERTH_TRY(exchange.publish(kJoinKey, encode(own, sealer)));
+  BERTH_TRY_ASSIGN(const auto published, exchange.fetch_all(kJoinKey, deadline));
+  std::vector<Card> cards;
+  for (std::uint32_t rank = 0; rank < exchange.ranks(); ++rank) {
+    BERTH_TRY_ASSIGN(Card card, decode_card(published[rank], rank, sealer));
+    BERTH_TRY(check_card(card, own));
+    cards.push_back(std::move(card));
+  }
+  std::shared_ptr<Member> member(new Member(std::move(options), engine));
+  engine->start(std::move(cards), [raw = member.get()](const Message& message) {
+    raw->engine_->mutex.assert_held();
+    raw->handle(message);
+  });
+  offer(member);
+  return member;
+}
+
+Result<DevicePtr> Member::open_device(std::uint32_t rank) {
+  if (rank >= ranks())
+    return Error(Code::kDeviceUnavailable, Layer::kDevice, "REMOTE:{} does not exist: the cluster has ranks 0 to {}",
+                 rank, ranks() - 1);
+  if (rank == this->rank())
+    return Error(Code::kDeviceUnavailable, Layer::kDevice,
+                 "REMOTE:{} is this process itself, whose memory is the device CPU; the cluster has ranks 0 to {}",
+                 rank, ranks() - 1);
+  const MutexLock lock(devices_mutex_);
+  std::weak_ptr<Device>& known = devices_[rank];
+  if (DevicePtr alive = known.lock()) return alive;
+  BERTH_TRY_ASSIGN(DevicePtr device, RemoteDevice::open(shared_from_this(), rank, options_.lease));
+  known = device;
+  return device;
+}
+
+bool Member::owns(const Device& device) const {
+  const auto* const remote = dynamic_cast<const RemoteDevice*>(&device);
+  return remote != nullptr && &remote->member() == this;
+}
+
+Result<RegionPtr> Member::region(std::uint32_t rank, const Message& answer, std::uint64_t address,
+                                 std::uint64_t bytes) {
+  auto region = std::make_shared<Region>();
+  region->rank = rank;
+  region->address = address;
+  region->bytes = bytes;
+  BERTH_TRY_ASSIGN(region->key, engine_->unpack(rank, answer.payload));
+  region->host = engine_->pointer(region->key, address);
+  return region;
+}
+
+Result<RegionPtr> Member::lease(std::uint32_t rank, std::size_t bytes) {
+  if (engine_->card(rank).lends == 0)
+    return Error(Code::kUnsupported, Layer::kDevice, "rank {} lends no memory; set ClusterOptions::lends there", rank);
+  const MutexLock lock(engine_->mutex);
+  BERTH_TRY_ASSIGN(const Message answer, engine_->ask_and_wait(rank, {.kind = Kind::kLease, .numbers = {bytes}}));
+  const auto& numbers = answer.numbers;
+  BERTH_TRY_ASSIGN(RegionPtr lease, region(rank, answer, numbers[3], numbers[4]));
+  lease->id = numbers[1];
+  lease->generation = numbers[2];
+  return lease;
+}
+
+Result<Buffer> Member::import(const RemoteWindow& window) {
+  if (window.rank == rank())
+    return Error(Code::kInvalidArgument, Layer::kDevice, "window {} is this rank's own: use the buffer", window.id);
+  BERTH_TRY_ASSIGN(const DevicePtr device, open_device(window.rank));
+  auto& remote = static_cast<RemoteDevice&>(*device);
+  RegionPtr region;
+  {
+    const MutexLock lock(engine_->mutex);
+    BERTH_TRY_ASSIGN(
+        const Message answer,
+        engine_->ask_and_wait(window.rank, {.kind = Kind::kImport, .numbers = {window.id, window.generation}}));
+    const auto& numbers = answer.numbers;
+    if (numbers[2] != window.bytes || numbers[3] > static_cast<std::uint64_t>(Access::kReadWrite))
+      return Error(Code::kInvalidData, Layer::kDevice, "window {} says {} bytes, and its owner {}", window.id,
+                   window.bytes, numbers[2]);
+    // One region for all imports of a window, so that a revocation finds all that is in flight.
+    Import& import = imports_[{window.rank, window.id}];
+    if (import.region == nullptr) {
+      auto made = this->region(window.rank, answer, numbers[1], numbers[2]);
+      if (!made) {
+        imports_.erase({window.rank, window.id});
+        return made.error();
+      }
+      import.region = *std::move(made);
+      import.region->id = window.id;
+      import.region->generation = window.generation;
+      import.region->access = static_cast<Access>(numbers[3]);
+      import.region->is_window = true;
+    }
+    ++import.count;
+    region = import.region;
+  }
+  auto handle = remote.add_region(region);
+  if (!handle) {
+    forget(*region);
+    return handle.error();
+  }
+  ForeignMemory memory{
+      .address = *handle,
+      .bytes = window.bytes,
+      .read_only = region->access == Access::kRead,
+      .release = [device, handle = *handle] { static_cast<RemoteDevice&>(*device).remove_region(handle); }};
+  return Buffer::import(device, std::move(memory), window.dtype, window.shape,
+                        {.usage = region->access == Access::kWrite ? Usage::kCopyTarget : Usage::kDefault});
+}
+
+void Member::forget(const Region& region) noexcept {
+  const MutexLock lock(engine_->mutex);
+  const auto found = imports_.find({region.rank, region.id});
+  if (found == imports_.end() || --found->second.count > 0) return;
+  engine_->destroy(std::exchange(found->second.region->key, nullptr));
+  imports_.erase(found);
+  if (!region.revoked && !engine_->is_lost(region.rank))
+    engine_->send(region.rank, {.kind = Kind::kRelease, .numbers = {region.id, region.generation}});
+}
+
+void Member::handle(const Message& message) {
+  switch (message.kind) {
+    case Kind::kRevoke: {
+      Region none;
+      const auto found = imports_.find({message.from, message.numbers[0]});
+      const bool known = found != imports_.end() && found->second.region->generation == message.numbers[1];
+      Region& region = known ? *found->second.region : none;
+      region.revoked = true;
+      region.revocations.push_back(message);
+      return answer_revocations(*engine_, region);
+    }
+    case Kind::kBarrier: return count_arrival(message.from, message.numbers[0]);
+    case Kind::kGo:
+      if (message.from != 0) return;
+      if (message.numbers[1] != 0)
+        no_barrier_ = lost_error(static_cast<std::uint32_t>(message.numbers[2]), "rank 0 lost it before a barrier");
+      else
+        released_ = std::max(released_, message.numbers[0]);
+      return;
+    default: return served_->handle(message);
+  }
+}
+
+void Member::count_arrival(std::uint32_t rank, std::uint64_t epoch) {
+  std::set<std::uint32_t>& arrived = at_barrier_[epoch];
+  arrived.insert(rank);
+  if (arrived.size() < ranks()) return;
+  at_barrier_.erase(epoch);
+  released_ = std::max(released_, epoch);
+  for (std::uint32_t other = 1; other < ranks(); ++other) engine_->send(other, {.kind = Kind::kGo, .numbers = {epoch}});
+  engine_->changed();
+}
+
+Result<void> Member::barrier() {
+  const MutexLock lock(engine_->mutex);
+  const std::uint64_t epoch = ++barriers_;
+  if (rank() == 0) {
+    count_arrival(0, epoch);
+  } else {
+    BERTH_TRY(engine_->check(0));
+    engine_->send(0, {.kind = Kind::kBarrier, .numbers = {epoch}});
+  }
+  // Rank 0 counts, and tells the others if a rank is lost that it still waits for.
+  const auto hopeless = [&]() -> Result<void> {
+    engine_->mutex.assert_held();
+    if (no_barrier_) return *no_barrier_;
+    if (rank() != 0) return engine_->check(0);
+    for (std::uint32_t other = 1; other < ranks(); ++other)
+      if (!at_barrier_[epoch].contains(other)) BERTH_TRY(engine_->check(other));
+    return {};
+  };
+  const bool came = engine_->wait_until(
+      [&] {
+        engine_->mutex.assert_held();
+        return released_ >= epoch || !hopeless();
+      },
+      Clock::now() + options_.give_up_after);
+  if (released_ >= epoch) return {};
+  if (came) {
+    const auto lost = hopeless();
+    for (std::uint32_t other = 1; rank() == 0 && other < ranks(); ++other)
+      if (engine_->is_lost(other))
+        for (std::uint32_t each = 1; each < ranks(); ++each)
+          engine_->send(each, {.kind = Kind::kGo, .numbers = {epoch, 1, other}});
+    return lost;
+  }
+  std::string missing;
+  std::uint32_t named = 0;
+  if (rank() == 0)
+    for (std::uint32_t other = 0; other < ranks() && named < 8; ++other)
+      if (!at_barrier_[epoch].contains(other)) missing += fmt::format("{}{}", named++ == 0 ? ": ranks " : ", ", other);
+  return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice,
+                          fmt::format("some ranks did not come to barrier {} within {} ms{}", epoch,
+                                      options_.give_up_after.count(), missing));
+}
+
+Result<void> Member::close(const RemoteWindow& window) {
+  BERTH_TRY(served_->close(window));
+  std::unique_ptr<ArrivalQueue> ended;
+  const MutexLock lock(arrivals_mutex_);
+  if (const auto found = arrivals_.find(window.id); found != arrivals_.end()) {
+    ended = std::move(found->second);
+    arrivals_.erase(found);
+  }
+  return {};
+}
+
+Result<Timepoint> Member::arrived(const RemoteWindow& window, std::uint64_t count) {
+  {
+    const MutexLock lock(engine_->mutex);
+    BERTH_TRY(served_->arrivals(window.id, window.generation));
+  }
+  if (window.rank != rank())
+    return Error(Code::kNotFound, Layer::kDevice, "window {} is of rank {}, which alone knows what arrived", window.id,
+                 window.rank);
+  const MutexLock lock(arrivals_mutex_);
+  std::unique_ptr<ArrivalQueue>& queue = arrivals_[window.id];
+  if (queue == nullptr)
+    queue = std::make_unique<ArrivalQueue>(*arrival_device_, *engine_, *served_, window.id, window.generation);
+  if (queue->timeline() == TimelineId::kNone) {
+    arrivals_.erase(window.id);
+    return Error(Code::kOutOfMemory, Layer::kDevice, "65535 queues are alive; drop some before waiting for a window");
+  }
+  return queue->at(count);
+}
+
+}  // namespace berth::internal::remote

@@ -1,0 +1,65 @@
+// Every check of the suite on the memory of another process, which serves all checks of one case. BERTH_UCX chooses the
+// UCX of both.
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "conformance/device_conformance.h"
+#include "devices/remote/ucx_driver.h"
+#include "remote/rank_process.h"
+
+namespace berth::conformance {
+namespace {
+
+// Two ranks: this process, and one that lends 256 MiB.
+struct Pair {
+  explicit Pair(const std::string& transports)
+      : neighbour(folder, 1, 2, {.lends = std::size_t{256} << 20, .transports = transports}) {
+    joined = Cluster::join(
+        {.exchange = folder.exchange(0, 2), .transports = transports, .give_up_after = std::chrono::minutes(1)});
+    static_cast<void>(neighbour.joined());
+  }
+  test::JobFolder folder;
+  test::RankProcess neighbour;
+  std::vector<Buffer> windows;
+  Result<ClusterPtr> joined = Error(Code::kDeviceUnavailable, Layer::kDevice, "not joined yet");
+};
+
+// Never destroyed: the tests of one case share it, and gtest has no place for the end of a case.
+Pair& pair_over(const std::string& transports) {
+  static auto* const pairs = new std::map<std::string, std::unique_ptr<Pair>>;
+  std::unique_ptr<Pair>& pair = (*pairs)[transports];
+  if (pair == nullptr) pair = std::make_unique<Pair>(transports);
+  return *pair;
+}
+
+DeviceCase neighbour_over(std::string transports) {
+  DeviceCase result;
+  result.open = [transports]() -> Result<DevicePtr> {
+    if (auto found = internal::ucx::Driver::open(); !found) return found.error();
+    Pair& pair = pair_over(transports);
+    if (!pair.joined) return pair.joined.error();
+    return (*pair.joined)->device(1);
+  };
+  // Foreign memory is a window that the other process opened.
+  result.foreign = [transports](Device&, std::span<const std::byte> contents) -> Result<ForeignMemory> {
+    Pair& pair = pair_over(transports);
+    const RemoteWindow window = pair.neighbour.open("foreign", contents.size(), Access::kReadWrite, 0);
+    auto imported = (*pair.joined)->import(window);
+    if (!imported) return imported.error();
+    if (auto written = imported->copyin(contents); !written) return written.error();
+    // Kept for good: an import of its own is counted by the device.
+    pair.windows.push_back(*std::move(imported));
+    return ForeignMemory{.address = pair.windows.back().native_handle(), .bytes = contents.size(), .release = [] {}};
+  };
+  result.never = {{"RunsAKernel", Code::kUnsupported, "another process cannot run the code of this one"},
+                  {"HandsOutItsNativeEncoder", Code::kUnsupported, "UCX has none"},
+                  {"CommitsResidencyOnceASubmit", Code::kUnsupported, "the owner keeps its memory"}};
+  return result;
+}
+
+BERTH_DEVICE_CONFORMANCE(RemoteOnOneHost, neighbour_over(""));
+BERTH_DEVICE_CONFORMANCE(RemoteOverTcp, neighbour_over("tcp"));
+
+}  // namespace
+}  // namespace berth::conformance
