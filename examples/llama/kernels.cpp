@@ -17,6 +17,8 @@ constexpr std::size_t kLanes = kColumns / 2;
 using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Words = std::uint32_t __attribute__((vector_size(kLanes * sizeof(float))));
 using Halves = std::uint16_t __attribute__((vector_size(kLanes * sizeof(std::uint16_t))));
+using Integers = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+using Shorts = std::int16_t __attribute__((vector_size(kLanes * sizeof(std::int16_t))));
 using Bytes = std::int8_t __attribute__((vector_size(kLanes)));
 
 template <class T>
@@ -38,6 +40,11 @@ void widen(const Halves& halves, Lanes& floats) noexcept {
   load(&value, result);
   result |= (mask & 0x7f800000u) | (bits & 0x8000u) << 16;
   load(&result, floats);
+}
+
+// Integers to f32 times a scale, in steps that each double the size: compilers have instructions for these.
+void scaled(const Shorts& shorts, float scale, Lanes& floats) noexcept {
+  floats = __builtin_convertvector(__builtin_convertvector(shorts, Integers), Lanes) * scale;
 }
 
 float scale_of(const std::byte* block) noexcept {
@@ -71,9 +78,9 @@ struct Q8_0 {  // a scale, 32 signed bytes
     const float scale = scale_of(block);
     Bytes bytes;
     load(block + 2, bytes);
-    low = __builtin_convertvector(bytes, Lanes) * scale;
+    scaled(__builtin_convertvector(bytes, Shorts), scale, low);
     load(block + 18, bytes);
-    high = __builtin_convertvector(bytes, Lanes) * scale;
+    scaled(__builtin_convertvector(bytes, Shorts), scale, high);
   }
 };
 struct Q4_0 {  // a scale, 16 bytes: the lower halves, then the upper halves, each minus 8
@@ -82,8 +89,9 @@ struct Q4_0 {  // a scale, 16 bytes: the lower halves, then the upper halves, ea
     const float scale = scale_of(block);
     Bytes bytes;
     load(block + 2, bytes);
-    low = __builtin_convertvector((bytes & 15) - 8, Lanes) * scale;
-    high = __builtin_convertvector(((bytes >> 4) & 15) - 8, Lanes) * scale;
+    const Shorts shorts = __builtin_convertvector(bytes, Shorts);
+    scaled((shorts & 15) - 8, scale, low);
+    scaled(((shorts >> 4) & 15) - 8, scale, high);
   }
 };
 
@@ -114,16 +122,28 @@ void dot(const std::byte* row, std::size_t columns, const float* x, std::size_t 
     }
   }
   for (std::size_t i = 0; i < Count; ++i) {
-    const Lanes sums = low_sums[i] + high_sums[i];
-    results[i] = 0;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) results[i] += sums[lane];
+    const Lanes lanes = low_sums[i] + high_sums[i];
+    std::array<float, kLanes> sums;
+    std::memcpy(sums.data(), &lanes, sizeof lanes);
+    for (std::size_t half = kLanes / 2; half > 0; half /= 2)
+      for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+    results[i] = sums[0];
   }
 }
 
-// One row times all tokens; several at a time, so that the row is read and converted less often.
 template <class Type>
-void row_times_tokens(const std::byte* row, std::size_t columns, const float* x, std::size_t tokens,
-                      float* results) noexcept {
+void convert(const std::byte* row, std::size_t columns, float* result) noexcept {
+  for (std::size_t column = 0; column < columns; column += kColumns, row += Type::kBytes) {
+    Lanes low, high;
+    Type::read(row, low, high);
+    std::memcpy(result + column, &low, sizeof low);
+    std::memcpy(result + column + kLanes, &high, sizeof high);
+  }
+}
+
+// One row times all tokens; several at a time, so that the row is read less often.
+template <class Type>
+void dot_all(const std::byte* row, std::size_t columns, const float* x, std::size_t tokens, float* results) noexcept {
   constexpr std::size_t kTogether = 4;
   std::size_t token = 0;
   for (; token + kTogether <= tokens; token += kTogether)
@@ -131,18 +151,21 @@ void row_times_tokens(const std::byte* row, std::size_t columns, const float* x,
   for (; token < tokens; ++token) dot<Type, 1>(row, columns, x + token * columns, columns, results + token);
 }
 
+// For many tokens the row is converted once. The products are the same.
+template <class Type>
+void row_times_tokens(const std::byte* row, std::size_t columns, const float* x, std::size_t tokens,
+                      float* results) noexcept {
+  std::array<float, 16384> floats;
+  if (tokens <= 4 || columns > floats.size()) return dot_all<Type>(row, columns, x, tokens, results);
+  convert<Type>(row, columns, floats.data());
+  dot_all<F32>(reinterpret_cast<const std::byte*>(floats.data()), columns, x, tokens, results);
+}
+
 }  // namespace
 
 void read_row(const Matrix& matrix, std::size_t row, float* result) noexcept {
-  with_type(matrix.buffer.dtype(), [&]<class Type>(Type) {
-    const std::byte* block = matrix.data + row * matrix.row_bytes;
-    for (std::size_t column = 0; column < matrix.columns; column += kColumns, block += Type::kBytes) {
-      Lanes low, high;
-      Type::read(block, low, high);
-      std::memcpy(result + column, &low, sizeof low);
-      std::memcpy(result + column + kLanes, &high, sizeof high);
-    }
-  });
+  with_type(matrix.buffer.dtype(),
+            [&]<class Type>(Type) { convert<Type>(matrix.data + row * matrix.row_bytes, matrix.columns, result); });
 }
 
 void multiply(const Matrix& matrix, Range rows, std::span<const float> bias, const float* x, std::size_t tokens,

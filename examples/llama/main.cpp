@@ -105,10 +105,18 @@ void run(Arguments arguments) {
   for (const std::string& prompt : arguments.prompts)
     decoder.submit(vocabulary ? vocabulary->encode(prompt) : ids_of(prompt), arguments.tokens);
 
-  const auto start = std::chrono::steady_clock::now();
-  std::size_t held = 0, generated = 0;
-  while (decoder.step()) held = std::max(held, decoder.cache_bytes_in_use());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // Steps that read a piece of a prompt, and steps that only generate.
+  using Clock = std::chrono::steady_clock;
+  Clock::duration reading{}, generating{};
+  std::size_t held = 0, generated = 0, generated_alone = 0;
+  const Step::Batch& batch = decoder.plan().batch;
+  for (auto before = Clock::now(); decoder.step(); before = Clock::now()) {
+    const bool reads = batch.tokens > batch.outputs;
+    (reads ? reading : generating) += Clock::now() - before;
+    if (!reads) generated_alone += batch.outputs;
+    held = std::max(held, decoder.cache_bytes_in_use());
+  }
+  const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
 
   for (std::size_t i = 0; i < arguments.prompts.size(); ++i) {
     generated += decoder.generated(i).size();
@@ -124,13 +132,13 @@ void run(Arguments arguments) {
                "weights      %12llu bytes, mapped\n"
                "activations  %12zu bytes, for %zu bytes of nodes in %zu steps\n"
                "cache        %12zu bytes held at most, of %zu\n"
-               "prompts      %12llu tokens, of which %llu were in the cache\n"
-               "generated    %12zu tokens in %.3f s: %.1f tokens/s\n",
+               "prompts      %12llu tokens, of which %llu were in the cache; read in %.3f s\n"
+               "generated    %12zu tokens; %zu of them in %.3f s, while no prompt was read: %.1f tokens/s\n",
                static_cast<unsigned long long>(model.file.total_bytes()), plan.arena_bytes(), plan.node_bytes(),
                plan.schedule().step_count(), held, decoder.cache().buffer().size(),
                static_cast<unsigned long long>(counters.prompt_tokens),
-               static_cast<unsigned long long>(counters.cached_tokens), generated, seconds,
-               static_cast<double>(generated) / seconds);
+               static_cast<unsigned long long>(counters.cached_tokens), seconds(reading), generated, generated_alone,
+               seconds(generating), static_cast<double>(generated_alone) / std::max(seconds(generating), 1e-9));
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ TEST(Llama, SequencesThatShareAPrefixHoldATenthOfTheirContexts) {
   for (auto& prompt : prompts)
     for (const Token token : random_prompt(random, 1 + random() % 40, model.vocabulary)) prompt.push_back(token);
 
-  const DecoderOptions together{.sequences = kSequences, .batch_tokens = 128, .context = kContext, .threads = 2};
+  const DecoderOptions together{.sequences = kSequences, .batch_tokens = 128, .context = kContext};
   Decoder decoder(model, together);
   for (const auto& prompt : prompts) decoder.submit(prompt, kTokens);
   std::size_t held = 0, open = 0;
@@ -110,7 +110,7 @@ TEST(Llama, SequencesThatShareAPrefixHoldATenthOfTheirContexts) {
   EXPECT_GT(held, 0u);
 
   DecoderOptions one = together;
-  one.sequences = one.threads = 1;
+  one.sequences = 1;
   for (std::size_t i = 0; i < kSequences; ++i) {
     const auto result = decode(model, one, {prompts[i]}, kTokens)[0];
     const auto shared = decoder.generated(i);
