@@ -8,6 +8,7 @@ namespace berth::internal::planner {
 namespace {
 
 constexpr double kPinwheelCost = 1.5;  // five blocks hardly fit together by chance
+constexpr double kByChance = 100;      // how much it counts that heights are equal by chance
 constexpr std::size_t kFewOpen = 16;   // fillers of which pairs are looked at
 
 }  // namespace
@@ -18,6 +19,15 @@ Bundler::Bundler(std::span<const Block> items, std::int32_t sections) : items_(i
   begins_.resize(count + 1);
   ends_.resize(count + 1);
   nodes_.reserve(3 * items_);
+  std::vector<std::int64_t> heights;
+  for (const Block& item : items) heights.push_back(item.height);
+  std::sort(heights.begin(), heights.end());
+  double equal = 0;
+  for (std::size_t i = 0, j = 0; i < heights.size(); i = j) {
+    while (j < heights.size() && heights[j] == heights[i]) ++j;
+    equal += static_cast<double>(j - i) * static_cast<double>(j - i - 1);
+  }
+  chance_ = equal / std::max(1.0, static_cast<double>(items_) * static_cast<double>(items_));
   for (const Block& item : items) {
     nodes_.push_back({item});
     for (std::int32_t s = item.first; s < item.last; ++s) loads_[static_cast<std::size_t>(s)] += item.height;
@@ -87,17 +97,18 @@ void Bundler::offer_pairs(std::int32_t section, std::int64_t capacity, Random& r
   const auto& begin = begins_[static_cast<std::size_t>(section)];
   const auto& end = ends_[static_cast<std::size_t>(section)];
   const auto begins = static_cast<double>(begin.size()), ends = static_cast<double>(end.size());
+  const double row_cost = 1 + row_weight_ * (begins * ends - 1);
   for (std::size_t i = 0; i < begin.size(); ++i) {
     const Block& mine = block(begin[i]);
     for (const std::uint32_t other : end) {
-      if (block(other).height == mine.height) offer(random, begins * ends, Shape::kRow, {other, begin[i]});
+      if (block(other).height == mine.height) offer(random, row_cost, Shape::kRow, {other, begin[i]});
     }
     for (std::size_t j = i + 1; j < begin.size(); ++j) {
       const Block& other = block(begin[j]);
       if (other.last != mine.last || other.height + mine.height > capacity) continue;
       const auto last = static_cast<std::size_t>(mine.last);
       const double at_end = static_cast<double>(ends_[last].size()) * static_cast<double>(begins_[last].size() + 1);
-      offer(random, std::min(begins * (ends + 1), at_end), Shape::kStack, {begin[i], begin[j]});
+      offer(random, stack_weight_ * std::min(begins * (ends + 1), at_end), Shape::kStack, {begin[i], begin[j]});
     }
   }
 }
@@ -161,6 +172,8 @@ void Bundler::join(std::int64_t capacity, Random& random) {
   joins_.clear();
   left_.clear();
   noise_ = 0.5 * random.unit();
+  stack_weight_ = random.below(2) == 0 ? std::exp(2 * random.unit()) : 1;
+  row_weight_ = random.below(2) == 0 ? kByChance * chance_ : 1;
   // Joins with many alternatives are left out in most bundlings: the search decides then.
   const double dearest = random.below(4) == 0 ? std::numeric_limits<double>::infinity() : std::exp(5 * random.unit());
   fill(capacity, random);

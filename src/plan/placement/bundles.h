@@ -88,7 +88,9 @@ class Bundler {
   std::vector<Join> joins_;  // a heap, the cheapest first; some of its parts are joined otherwise by now
   std::vector<std::uint32_t> left_;
   std::vector<std::int64_t> at_;  // scratch of spread
-  double noise_ = 0;
+  double chance_ = 0;             // that two items have the same height
+  // How the joins of one bundling are priced.
+  double noise_ = 0, row_weight_ = 1, stack_weight_ = 1;
 };
 
 }  // namespace berth::internal::planner
