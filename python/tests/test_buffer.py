@@ -156,7 +156,7 @@ def test_buffers_are_made_and_dropped_from_many_threads(no_leak):
 def test_devices_are_listed_with_reasons():
     rows = {row["name"].split(":")[0]: row for row in berth.devices()}
     assert rows["CPU"]["available"]
-    assert {"CPU", "DISK", "CUDA", "METAL", "WEBGPU"} <= set(rows)
+    assert {"CPU", "DISK", "CUDA", "METAL", "WEBGPU", "REMOTE"} <= set(rows)
     assert berth.device("CPU").residency() is None or "commits" in berth.device("CPU").residency()
     assert berth.dtype_info("q4_0") == ("q4_0", 32, 18)
     assert "nvfp4" in berth.dtypes()

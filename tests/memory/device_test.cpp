@@ -55,7 +55,7 @@ TEST(DeviceNames, SayWhatWouldMakeAnAbsentDeviceAvailable) {
 
 TEST(Devices, ListEveryKnownKindOnce) {
   const auto rows = list_devices();
-  for (const char* kind : {"CPU", "DISK:PATH", "CUDA", "METAL", "WEBGPU"})
+  for (const char* kind : {"CPU", "DISK:PATH", "CUDA", "METAL", "WEBGPU", "REMOTE"})
     EXPECT_EQ(std::count_if(rows.begin(), rows.end(), [&](const auto& row) { return row.name.starts_with(kind); }), 1)
         << kind;
 }

@@ -145,6 +145,25 @@ TEST_F(ClusterTest, RefusesARankWithAnotherToken) {
   }
 }
 
+// Their wire formats differ, so that anything might happen later.
+TEST_F(ClusterTest, RefusesARankWithAnotherVersionOfUcx) {
+  const char* const other = std::getenv("BERTH_TEST_UCX");
+  if (other == nullptr) GTEST_SKIP() << "set BERTH_TEST_UCX to the libucp.so.0 of another version";
+  RankProcess one(folder_, 1, 2, {.environment = {std::string("BERTH_UCX=") + other}});
+  const auto cluster = join();
+  ASSERT_FALSE(cluster.has_value()) << "is BERTH_TEST_UCX of the same version?";
+  EXPECT_EQ(cluster.error().code(), Code::kInvalidData);
+  EXPECT_NE(cluster.error().message().find("rank 1 has UCX"), std::string::npos) << cluster.error().message();
+  EXPECT_NE(one.joined().find("rank 0 has UCX"), std::string::npos);
+}
+
+TEST_F(ClusterTest, SaysOnARankWithoutUcxWhatToInstall) {
+  RankProcess one(folder_, 1, 2, {.environment = {"BERTH_UCX=/nonexistent/libucp.so.0"}});
+  const std::string answer = one.joined();
+  EXPECT_EQ(answer.substr(0, 23), "error DeviceUnavailable") << answer;
+  EXPECT_NE(answer.find("apt install libucx0"), std::string::npos) << answer;
+}
+
 TEST_F(ClusterTest, RefusesAnInterfaceThatDoesNotExist) {
   const auto cluster = join(1, {.interfaces = {"nosuch0"}});
   ASSERT_FALSE(cluster.has_value());
