@@ -43,6 +43,7 @@
 #include "berth/plan/replan.h"
 #include "berth/remote/cluster.h"
 #include "berth/remote/exchange.h"
+#include "berth/remote/sharding.h"
 #include "berth/remote/window.h"
 #include "berth/run/arena.h"
 #include "berth/run/queue_schedule.h"
