@@ -13,12 +13,14 @@
 #include <optional>
 
 #include "base/atomic_file.h"
+#include "base/checksum.h"
 #include "base/input_file.h"
 #include "base/try.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
 #include "engines/onnxruntime_library.h"
 #include "run/child_process.h"
+#include "run/message.h"
 #include "run/private_folder.h"
 #include "run/ready_model.h"
 #include "run/worker.h"
@@ -181,7 +183,7 @@ class Measurement {
   void title(const Json& loaded) {
     const auto& inputs = loaded.at("inputs");
     for (std::size_t i = 0; i < settings_.models.size(); ++i)
-      report_.plans.push_back({fs::path(settings_.models[i]).filename().string(), inputs.at(i), {}, {}, {}});
+      report_.plans.push_back({fs::path(settings_.models[i]).filename().string(), inputs.at(i), {}, {}, {}, {}});
     report_.title = settings_.title;
     if (report_.title.empty())
       for (const ModelPlan& model : report_.plans) {
@@ -250,7 +252,14 @@ class Measurement {
     cached_plans_ = cache_file(name + (mapped ? ".mapped" : "") + ".berth-plans");
     // Its own copy: another process may put the plans of other inputs into the cache at any time.
     berth_.plans = temporary_->path() + "/plans";
-    if (mapped) BERTH_TRY(prepare_models());
+    for (ModelPlan& model : report_.plans) model.order = {};
+    report_.order_note.clear();
+    if (mapped) {
+      BERTH_TRY(prepare_models());
+      if (settings_.find_order) BERTH_TRY(choose_orders());
+    } else if (settings_.find_order) {
+      report_.order_note = "the weights are not mapped";
+    }
     recording_identical_ = true;
     BERTH_TRY_ASSIGN(const bool known, take_plans(cached_plans_));
     if (known) {
@@ -309,9 +318,79 @@ class Measurement {
     return {};
   }
 
+  // Finds out in which form each mappable model needs the least memory with these inputs, unless that is known, and
+  // takes it. It is never an error that there is no better one than the engine's own.
+  Result<void> choose_orders() {
+    std::string stamp = stamp_ + "\norder";
+    for (const std::string& key : keys_) stamp += "\n" + key;
+    Checksum sum;
+    sum.add(stamp);
+    const std::string end = "-" + hex(sum.value());
+    orders_file_ = cache_file(fs::path(cached_plans_).stem().stem().string() + end + ".berth-order");
+    ordered_models_.clear();
+    for (const std::string& file : berth_.ready_models)
+      ordered_models_.push_back(file.substr(0, file.size() - std::string_view(".ort").size()) + end + ".ort");
+    if (take_orders(stamp)) {
+      from_cache_ = true;
+      return {};
+    }
+    progress_("recording other orders of execution", 0.07);
+    WorkerTask order = berth_;
+    order.role = "order";
+    order.processor = -1;
+    for (const std::string& file : ordered_models_) {
+      BERTH_TRY_ASSIGN(std::string unfinished, unfinished_file(file));
+      order.ordered_models.push_back(std::move(unfinished));
+    }
+    const Result<Started> worker = start(order, stop_);
+    if (!worker) {
+      if (worker.error().code() == Code::kCancelled) return worker.error();
+      report_.order_note = worker.error().message();
+      return {};
+    }
+    const auto found = worker->loaded.at("orders").get<std::vector<OrderFound>>();
+    for (std::size_t i = 0; i < found.size(); ++i)
+      if (found[i].reordered) {
+        BERTH_TRY(seal_model(order.ordered_models[i], stamp));
+        BERTH_TRY(publish(order.ordered_models[i], ordered_models_[i]));
+      }
+    BERTH_TRY_ASSIGN(const std::string unfinished, unfinished_file(orders_file_));
+    BERTH_TRY(write_whole_file(unfinished, encode_message(Json(found)) + "\n"));
+    BERTH_TRY(seal_model(unfinished, stamp));
+    BERTH_TRY(publish(unfinished, orders_file_));
+    use_orders(found);
+    return {};
+  }
+
+  // Takes what is known of the orders; false if it is not, or a model that it needs is missing or damaged.
+  bool take_orders(const std::string& stamp) {
+    if (!is_sealed(orders_file_, stamp)) return false;
+    const Result<std::string> text = read_whole_file(orders_file_);
+    if (!text) return false;
+    const Json all = decode_message(text->substr(0, text->find('\n')));
+    if (!all.is_array() || all.size() != ordered_models_.size()) return false;
+    const auto found = all.get<std::vector<OrderFound>>();
+    for (std::size_t i = 0; i < found.size(); ++i)
+      if (found[i].reordered && !is_sealed(ordered_models_[i], stamp)) return false;
+    use_orders(found);
+    return true;
+  }
+
+  void use_orders(const std::vector<OrderFound>& found) {
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      report_.plans[i].order = found[i];
+      berth_.reuse.push_back(found[i].reuse);
+      if (found[i].reordered) berth_.ready_models[i] = ordered_models_[i];
+      berth_.stamp += std::string("\n") + (found[i].reordered ? "ordered" : "as written") +
+                      (found[i].reuse ? "" : " without reuse");
+    }
+  }
+
   void remove_cached() const {
     std::error_code ignored;
     for (const std::string& file : berth_.ready_models) fs::remove(file, ignored);
+    for (const std::string& file : ordered_models_) fs::remove(file, ignored);
+    if (!orders_file_.empty()) fs::remove(orders_file_, ignored);
     fs::remove(cached_plans_, ignored);
   }
 
@@ -322,7 +401,7 @@ class Measurement {
     if (!saved || !cpu) return false;
     Replay replay(*cpu, *cpu);
     if (!replay.load_plans(*saved, berth_.stamp)) return false;
-    report_.live_peak = report_.plan_bytes = report_.lower_bound = 0;
+    report_.live_peak = report_.stock_live_peak = report_.plan_bytes = report_.lower_bound = 0;
     for (std::size_t i = 0; i < keys_.size(); ++i) {
       const auto trace = replay.trace(keys_[i]);
       const auto plan = replay.plan(keys_[i]);
@@ -330,6 +409,8 @@ class Measurement {
       report_.plans[i].trace = *trace;
       report_.plans[i].plan = *plan;
       report_.live_peak = std::max(report_.live_peak, trace->live_peak());
+      const std::uint64_t as_written = report_.plans[i].order.as_written_peak;
+      report_.stock_live_peak = std::max(report_.stock_live_peak, as_written != 0 ? as_written : trace->live_peak());
       if (plan->size >= report_.plan_bytes) {
         report_.plan_bytes = plan->size;
         report_.lower_bound = plan->lower_bound;
@@ -345,6 +426,7 @@ class Measurement {
     WorkerTask layout = berth_;
     layout.role = "layout";
     layout.ready_models.clear();
+    layout.reuse.clear();
     const Result<Started> drawn = start(layout, stop_);
     if (drawn) report_.plans[0].layout = stack_regions(report_.plans[0].trace, drawn->loaded.at("layout"));
   }
@@ -418,7 +500,9 @@ class Measurement {
   std::vector<std::uint64_t> hashes_;
   std::vector<std::string> keys_;
   WorkerTask berth_;
-  std::string cached_plans_;  // where the cache has, or will have, the plans
+  std::vector<std::string> ordered_models_;  // where the cache has, or would have, models in another order
+  std::string orders_file_;                  // and what is known of the orders
+  std::string cached_plans_;                 // where the cache has, or will have, the plans
   bool recording_identical_ = true;
   bool from_cache_ = false;  // plans or a model are of an earlier start
   RunReport report_;

@@ -12,6 +12,7 @@
 #include "berth/base/result.h"
 #include "berth/plan/plan.h"
 #include "berth/run/replay.h"
+#include "run/order_worker.h"
 
 namespace berth::cli {
 
@@ -26,6 +27,7 @@ struct RunSettings {
   std::string output;      // folder for .npy outputs; empty: none
   std::string plan_cache;  // folder for plans and mappable models; empty: a temporary one
   bool map_weights = true;
+  bool find_order = true;  // of mappable models: look for an order of execution that needs less memory
 };
 
 struct Spread {
@@ -51,6 +53,7 @@ struct ModelPlan {
   std::string inputs;
   ReplayTrace trace;
   MemoryPlan plan;
+  OrderFound order;                   // what was found about its order of execution
   std::vector<std::uint64_t> layout;  // where the engine's own arena puts each request; empty: not known
 };
 
@@ -61,9 +64,10 @@ struct RunReport {
   int threads = 1;
   SideReport stock, berth;
   std::vector<ModelPlan> plans;
-  std::uint64_t model_bytes = 0;  // the files: what the weights take
-  std::uint64_t live_peak = 0;    // of the engine's own requests; several models: the largest
-  std::uint64_t lower_bound = 0;  // of the plan that sets the arena's size
+  std::uint64_t model_bytes = 0;      // the files: what the weights take
+  std::uint64_t live_peak = 0;        // of the engine's own requests; several models: the largest
+  std::uint64_t stock_live_peak = 0;  // the same of the engine by itself, in its own order
+  std::uint64_t lower_bound = 0;      // of the plan that sets the arena's size
   std::uint64_t plan_bytes = 0;
   double planning_ms = 0;            // 0 when the plans came from the cache
   bool planned_now = true;           // false: the plans came from the cache
@@ -74,6 +78,7 @@ struct RunReport {
   std::uint64_t renewals = 0;
   bool weights_mapped = false;
   std::string weights_note;  // why not, if mapping was requested
+  std::string order_note;    // why no order was looked for, if it was requested
 
   bool identical() const { return stock.repeats && berth.repeats; }
   double ratio() const;

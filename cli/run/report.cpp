@@ -39,6 +39,30 @@ std::string verdict(const RunReport& report) {
   return report.stock.repeats ? "OUTPUTS DIFFER" : "the engine's own outputs vary";
 }
 
+// What the order of execution of one model gave.
+std::string order_gain(const OrderFound& order) {
+  if (order.peak < order.as_written_peak) {
+    const char* how = !order.reordered ? "tensors released at their last use"
+                      : order.reuse    ? "nodes in another order"
+                                       : "nodes in another order, tensors released at their last use";
+    return fmt::format("live peak {} -> {}: {}", format_bytes(order.as_written_peak), format_bytes(order.peak), how);
+  }
+  if (!order.note.empty()) return "as written: " + order.note;
+  return order.lower_bound >= order.as_written_peak ? "as written: no order needs less"
+                                                    : "as written: no order was found that needs less";
+}
+
+nlohmann::ordered_json order_json(const OrderFound& order) {
+  nlohmann::ordered_json json = {{"as_written_peak_bytes", order.as_written_peak},
+                                 {"live_peak_bytes", order.peak},
+                                 {"lower_bound_bytes", order.lower_bound},
+                                 {"reordered", order.reordered},
+                                 {"engine_reuse", order.reuse},
+                                 {"recorded", order.recorded}};
+  if (!order.note.empty()) json["note"] = order.note;
+  return json;
+}
+
 nlohmann::ordered_json spread_json(const Spread& spread) {
   return {{"median", spread.median}, {"p10", spread.low}, {"p90", spread.high}};
 }
@@ -86,15 +110,15 @@ std::string report_text(const RunReport& report, const ReportStyle& style, const
   text += fmt::format("{}{}{}{}\n\n", bold, padded(title, title_width), plain, runs);
   text += fmt::format("{}{:<16} {:<12}{:<12}{:<12}{:<22}{}{}\n", dim, "", "held", "in use", "live peak", "", "latency",
                       plain);
-  const auto row = [&](const char* name, const SideReport& side, const char* color) {
+  const auto row = [&](const char* name, const SideReport& side, std::uint64_t live_peak, const char* color) {
     const double part = static_cast<double>(side.held) /
                         static_cast<double>(std::max<std::uint64_t>(1, std::max(report.stock.held, report.berth.held)));
     text += fmt::format("{:<16} {:<12}{:<12}{:<12}{}{}{}{:.1f} ms\n", name, format_bytes(side.held),
-                        format_bytes(side.in_use), format_bytes(report.live_peak), color,
+                        format_bytes(side.in_use), format_bytes(live_peak), color,
                         padded(bar(part, style.unicode, kBarCells), kBarCells + 2), plain, side.latency_ms.median);
   };
-  row("ONNX Runtime", report.stock, "");
-  row("with Berth", report.berth, good);
+  row("ONNX Runtime", report.stock, report.stock_live_peak, "");
+  row("with Berth", report.berth, report.live_peak, good);
   text += fmt::format("{:<16} {}{:<12}{}{}\n\n", "", bold, fmt::format("{:.1f}x less", report.ratio()), plain,
                       proof(report));
 
@@ -108,6 +132,9 @@ std::string report_text(const RunReport& report, const ReportStyle& style, const
                    report.stock.latency_ms.high, report.berth.latency_ms.low, report.berth.latency_ms.high));
   fact("processor time of a run",
        fmt::format("{:.1f} ms -> {:.1f} ms", report.stock.cpu_ms.median, report.berth.cpu_ms.median));
+  for (const ModelPlan& model : report.plans)
+    if (model.order.recorded > 0) fact("order of execution", shown(order_gain(model.order)));
+  if (!report.order_note.empty()) fact("order of execution", "as written: " + shown(report.order_note));
   if (report.deviated > 0)
     fact("off the plan", fmt::format("{} requests in {} runs, served by the pool; {} renewals", report.deviated,
                                      report.deviating_runs, report.renewals));
@@ -125,6 +152,7 @@ nlohmann::ordered_json report_json(const RunReport& report) {
                                  {"identical", report.identical()},
                                  {"model_bytes", report.model_bytes},
                                  {"live_peak_bytes", report.live_peak},
+                                 {"stock_live_peak_bytes", report.stock_live_peak},
                                  {"lower_bound_bytes", report.lower_bound},
                                  {"plan_bytes", report.plan_bytes},
                                  {"optimal", report.plan_bytes == report.lower_bound},
@@ -140,14 +168,18 @@ nlohmann::ordered_json report_json(const RunReport& report) {
                                  {"stock", side_json(report.stock)},
                                  {"berth", side_json(report.berth)}};
   if (!report.weights_note.empty()) json["weights_note"] = report.weights_note;
-  for (const ModelPlan& model : report.plans)
-    json["models"].push_back({{"name", model.name},
-                              {"inputs", model.inputs},
-                              {"requests", model.trace.requests.size()},
-                              {"live_peak_bytes", model.trace.live_peak()},
-                              {"plan_bytes", model.plan.size},
-                              {"lower_bound_bytes", model.plan.lower_bound},
-                              {"strategy", model.plan.strategy}});
+  if (!report.order_note.empty()) json["order_note"] = report.order_note;
+  for (const ModelPlan& model : report.plans) {
+    nlohmann::ordered_json row = {{"name", model.name},
+                                  {"inputs", model.inputs},
+                                  {"requests", model.trace.requests.size()},
+                                  {"live_peak_bytes", model.trace.live_peak()},
+                                  {"plan_bytes", model.plan.size},
+                                  {"lower_bound_bytes", model.plan.lower_bound},
+                                  {"strategy", model.plan.strategy}};
+    if (model.order.recorded > 0) row["order"] = order_json(model.order);
+    json["models"].push_back(std::move(row));
+  }
   return json;
 }
 

@@ -29,7 +29,7 @@ struct RunArguments {
   RunSettings settings;
   std::vector<std::string> dims, inputs;
   std::string plan_cache, html, json;
-  std::string weights = "map";
+  std::string weights = "map", order = "memory";
   std::optional<Option> plan_cache_option, html_option, concurrency_option;
   std::string shapes;
   MixSettings mix;
@@ -136,6 +136,7 @@ Result<int> run(RunArguments arguments, const std::stop_token& stop) {
   BERTH_TRY(parse_pairs(arguments));
   RunSettings& settings = arguments.settings;
   settings.map_weights = arguments.weights == "map";
+  settings.find_order = arguments.order == "memory";
   std::string closing;
   const bool is_default = settings.models.empty();
   if (is_default) {
@@ -212,6 +213,9 @@ void add_run_command(CLI::App& app, int& exit_code) {
           .value_is_optional();
   command.option("--weights", arguments->weights, "map: from the file, in place; copy: as the engine does")
       .one_of({"map", "copy"})
+      .show_default();
+  command.option("--order", arguments->order, "memory: execute in an order that needs less memory; file: as written")
+      .one_of({"memory", "file"})
       .show_default();
   command.action([arguments, &exit_code] {
     const InterruptStop interrupt;

@@ -25,6 +25,7 @@
 #include "run/inputs.h"
 #include "run/message.h"
 #include "run/npy.h"
+#include "run/order_worker.h"
 #include "run/process_memory.h"
 #include "run/serving_worker.h"
 
@@ -110,7 +111,8 @@ class Worker {
 
   Result<Json> load() {
     stay_on(task_.processor);
-    BERTH_TRY_ASSIGN(engine_, ort::Engine::create());
+    const bool shares_threads = std::count(task_.reuse.begin(), task_.reuse.end(), false) > 0;
+    BERTH_TRY_ASSIGN(engine_, ort::Engine::create({}, shares_threads ? task_.threads : 0));
     Json answer{{"engine", engine_->library().version}, {"library", engine_->library().path}};
     if (task_.role == "ready") {
       BERTH_TRY(write_ready_models());
@@ -240,6 +242,7 @@ class Worker {
     settings.model = task_.models[index];
     settings.threads = task_.threads;
     settings.memory = memory_.get();
+    if (!task_.reuse.empty()) settings.reuse = task_.reuse[index];
     if (!task_.ready_models.empty()) {
       BERTH_TRY_ASSIGN(ort::MappedModel mapped, ort::MappedModel::open(task_.ready_models[index]));
       loaded.mapped.emplace(std::move(mapped));
@@ -319,6 +322,11 @@ int serve_worker() {
     if (question.is_discarded()) return 2;
     if (!worker) {
       auto task = question.get<WorkerTask>();
+      if (task.role == "order") {
+        const Result<std::vector<OrderFound>> found = find_orders(task);
+        answer(found ? Result<Json>(Json{{"orders", *found}}) : Result<Json>(found.error()));
+        return found ? 0 : 1;
+      }
       if (task.role.starts_with("serve-")) {
         const Result<Json> served = serve_mix(task);
         answer(served);

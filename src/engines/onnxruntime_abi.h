@@ -19,6 +19,7 @@ struct MemoryInfo;
 struct TypeInfo;
 struct TensorInfo;
 struct KeyValuePairs;
+struct ThreadingOptions;
 
 // What the engine takes memory from. Filled by us for our allocator, by the engine for its own.
 struct Allocator {
@@ -75,7 +76,8 @@ struct Api {
   Status* (*set_optimized_model_file_path)(SessionOptions*, const char* path);
   Slot unused_12;
   Status* (*set_session_execution_mode)(SessionOptions*, int mode);  // 0 sequential, 1 parallel
-  Slot unused_14[2];
+  Status* (*enable_profiling)(SessionOptions*, const char* prefix);
+  Slot unused_15;
   Status* (*enable_mem_pattern)(SessionOptions*);
   Status* (*disable_mem_pattern)(SessionOptions*);
   Status* (*enable_cpu_mem_arena)(SessionOptions*);
@@ -125,11 +127,22 @@ struct Api {
   void (*release_type_info)(TypeInfo*);
   void (*release_tensor_info)(TensorInfo*);
   void (*release_session_options)(SessionOptions*);
-  Slot unused_101[29];
+  Slot unused_101[9];
+  Status* (*session_end_profiling)(Session*, Allocator*, char** file);
+  Slot unused_111[8];
+  Status* (*create_env_with_global_thread_pools)(int log_level, const char* name, const ThreadingOptions*, Env** out);
+  Status* (*disable_per_session_threads)(SessionOptions*);
+  Status* (*create_threading_options)(ThreadingOptions** out);
+  void (*release_threading_options)(ThreadingOptions*);
+  Slot unused_123[7];
   Status* (*add_session_config_entry)(SessionOptions*, const char* key, const char* value);
   Status* (*create_allocator)(const Session*, const MemoryInfo*, Allocator** out);
   void (*release_allocator)(Allocator*);
-  Slot unused_133[43];
+  Slot unused_133[13];
+  Status* (*session_get_profiling_start_time_ns)(const Session*, std::uint64_t* out);
+  Status* (*set_global_intra_op_num_threads)(ThreadingOptions*, int threads);
+  Status* (*set_global_inter_op_num_threads)(ThreadingOptions*, int threads);
+  Slot unused_149[27];
   Status* (*register_allocator)(Env*, Allocator*);
   Status* (*unregister_allocator)(Env*, const MemoryInfo*);
   Slot unused_178[119];
@@ -146,6 +159,7 @@ BERTH_ORT_SLOT(create_session, 7);
 BERTH_ORT_SLOT(run, 9);
 BERTH_ORT_SLOT(set_optimized_model_file_path, 11);
 BERTH_ORT_SLOT(set_session_execution_mode, 13);
+BERTH_ORT_SLOT(enable_profiling, 14);
 BERTH_ORT_SLOT(disable_mem_pattern, 17);
 BERTH_ORT_SLOT(set_session_log_severity_level, 22);
 BERTH_ORT_SLOT(set_inter_op_num_threads, 25);
@@ -161,8 +175,13 @@ BERTH_ORT_SLOT(allocator_free, 76);
 BERTH_ORT_SLOT(get_allocator_with_default_options, 78);
 BERTH_ORT_SLOT(release_env, 92);
 BERTH_ORT_SLOT(release_session_options, 100);
+BERTH_ORT_SLOT(session_end_profiling, 110);
+BERTH_ORT_SLOT(create_env_with_global_thread_pools, 119);
+BERTH_ORT_SLOT(release_threading_options, 122);
 BERTH_ORT_SLOT(add_session_config_entry, 130);
 BERTH_ORT_SLOT(release_allocator, 132);
+BERTH_ORT_SLOT(session_get_profiling_start_time_ns, 146);
+BERTH_ORT_SLOT(set_global_inter_op_num_threads, 148);
 BERTH_ORT_SLOT(unregister_allocator, 177);
 BERTH_ORT_SLOT(get_key_value, 297);
 BERTH_ORT_SLOT(release_key_value_pairs, 300);

@@ -115,11 +115,22 @@ void MappedModel::forget_pages() const noexcept {
   if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
 }
 
-Result<std::unique_ptr<Engine>> Engine::create(const std::string& preferred) {
+Result<std::unique_ptr<Engine>> Engine::create(const std::string& preferred, int shared_threads) {
   BERTH_TRY_ASSIGN(const Library* opened, ort::library(preferred));
   std::unique_ptr<Engine> engine(new Engine(*opened));
+  const Api& table = engine->api();
   constexpr int kFatal = 4;
-  BERTH_TRY(check(engine->api(), engine->api().create_env(kFatal, "berth", &engine->env_), "start"));
+  engine->shares_threads_ = shared_threads > 0;
+  if (engine->shares_threads_) {
+    Scoped<ThreadingOptions> threads(table.release_threading_options);
+    BERTH_TRY(check(table, table.create_threading_options(&threads.value), "make options for threads"));
+    BERTH_TRY(check(table, table.set_global_intra_op_num_threads(threads.value, shared_threads), "set the threads"));
+    BERTH_TRY(check(table, table.set_global_inter_op_num_threads(threads.value, 1), "set the threads"));
+    BERTH_TRY(check(table, table.create_env_with_global_thread_pools(kFatal, "berth", threads.value, &engine->env_),
+                    "start"));
+  } else {
+    BERTH_TRY(check(table, table.create_env(kFatal, "berth", &engine->env_), "start"));
+  }
   BERTH_TRY(check(engine->api(), engine->api().create_cpu_memory_info(0, 0, &engine->cpu_), "describe CPU memory"));
   return engine;
 }
@@ -132,6 +143,10 @@ Engine::~Engine() {
 Result<std::unique_ptr<engines::OnnxRuntimeMemory>> Engine::attach_memory(engines::OnnxRuntimeOptions options) const {
   return engines::OnnxRuntimeMemory::attach(reinterpret_cast<const OrtApi*>(&api()), reinterpret_cast<OrtEnv*>(env_),
                                             std::move(options));
+}
+
+Result<std::unique_ptr<RequestRecorder>> Engine::attach_recorder() const {
+  return RequestRecorder::attach(api(), env_);
 }
 
 Result<std::unique_ptr<Model>> Engine::open(const SessionSettings& settings) const {
@@ -148,6 +163,22 @@ Result<std::unique_ptr<Model>> Engine::open(const SessionSettings& settings) con
   const auto set = [&](const char* key, const char* value) {
     return check(table, table.add_session_config_entry(options.value, key, value), key);
   };
+  if (settings.recorder != nullptr) {
+    BERTH_TRY(set("session.use_env_allocators", "1"));
+    BERTH_TRY(check(table, table.disable_mem_pattern(options.value), "allocate each tensor by itself"));
+  }
+  if (!settings.reuse) {
+    if (!shares_threads_)
+      return Error(Code::kInvalidArgument, Layer::kEngine,
+                   "a session without reuse needs an engine with shared threads");
+    // For its parallel mode the engine plans no reuse, since nodes may overlap. The threads between operators that it
+    // would use are those of the environment; there are none, so it executes node after node on the calling thread.
+    constexpr int kParallel = 1;
+    BERTH_TRY(check(table, table.disable_per_session_threads(options.value), "share its threads"));
+    BERTH_TRY(check(table, table.set_session_execution_mode(options.value, kParallel), "run without reuse"));
+  }
+  if (!settings.profile.empty())
+    BERTH_TRY(check(table, table.enable_profiling(options.value, settings.profile.c_str()), "write a profile"));
   if (!settings.save_ready_model.empty()) {
     BERTH_TRY(check(table, table.set_optimized_model_file_path(options.value, settings.save_ready_model.c_str()),
                     "name the optimised model"));
@@ -301,6 +332,19 @@ Result<std::vector<Output>> Model::run(std::span<const InputView> inputs, std::s
   made.reserve(values.size());
   for (Value* value : values) made.emplace_back(api, value);
   return made;
+}
+
+Result<Model::Profile> Model::end_profile() const {
+  const Api& api = engine_.api();
+  Profile profile;
+  BERTH_TRY(check(api, api.session_get_profiling_start_time_ns(session_, &profile.start), "date its profile"));
+  Allocator* allocator = nullptr;
+  BERTH_TRY(check(api, api.get_allocator_with_default_options(&allocator), "name its profile"));
+  char* file = nullptr;
+  BERTH_TRY(check(api, api.session_end_profiling(session_, allocator, &file), "write a profile"));
+  profile.file = file;
+  BERTH_TRY(check(api, api.allocator_free(allocator, file), "free a name"));
+  return profile;
 }
 
 Result<ArenaStats> Model::arena_stats() const {

@@ -16,6 +16,7 @@
 #include "berth/base/result.h"
 #include "berth/engines/onnxruntime.h"
 #include "engines/onnxruntime_library.h"
+#include "engines/request_recorder.h"
 
 namespace berth::internal::ort {
 
@@ -99,16 +100,22 @@ struct SessionSettings {
   const MappedModel* mapped = nullptr;           // an .ort model to run from in place; it must outlive the session
   int threads = 1;                               // inside an operator; 0: as many as the engine likes
   engines::OnnxRuntimeMemory* memory = nullptr;  // null: the engine's own
+  RequestRecorder* recorder = nullptr;           // instead of `memory`: what writes its requests down
   bool arena = true;                             // false: the engine's own memory is the heap, not its arena
-  std::string save_ready_model = {};             // where to write the optimised model as .ort; empty: nowhere
+  // False: every tensor has memory of its own, which is released after its last use. By itself the engine may keep the
+  // memory of a dead tensor for a later one of the same shape. Needs an engine with shared threads.
+  bool reuse = true;
+  std::string profile = {};           // beginning of the name of a profile to write; empty: none
+  std::string save_ready_model = {};  // where to write the optimised model as .ort; empty: nowhere
 };
 
 class Model;
 
 class Engine {
  public:
-  // The engine's environment, quiet but for fatal messages. `preferred`: see library().
-  static Result<std::unique_ptr<Engine>> create(const std::string& preferred = {});
+  // The engine's environment, quiet but for fatal messages. `preferred`: see library(). `shared_threads`: how many
+  // threads sessions without reuse have inside an operator, all of them together; 0: there will be no such sessions.
+  static Result<std::unique_ptr<Engine>> create(const std::string& preferred = {}, int shared_threads = 0);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -116,6 +123,8 @@ class Engine {
   Result<std::unique_ptr<Model>> open(const SessionSettings& settings) const;
   // Makes Berth the memory of the sessions that are opened with it.
   Result<std::unique_ptr<engines::OnnxRuntimeMemory>> attach_memory(engines::OnnxRuntimeOptions options = {}) const;
+  // Makes a recorder the memory of the sessions that are opened with it. There is either this or attach_memory().
+  Result<std::unique_ptr<RequestRecorder>> attach_recorder() const;
 
   const Library& library() const noexcept { return *library_; }
   const Api& api() const noexcept { return *library_->api; }
@@ -127,6 +136,7 @@ class Engine {
   const Library* library_;
   Env* env_ = nullptr;
   MemoryInfo* cpu_ = nullptr;
+  bool shares_threads_ = false;
 };
 
 // A loaded model: one session.
@@ -148,6 +158,13 @@ class Model {
   // One run with these inputs, in the order of inputs() and with their element types, for the outputs with these
   // indices. kInvalidArgument for another number of inputs or an unknown output. kDriver if the engine refuses.
   Result<std::vector<Output>> run(std::span<const InputView> inputs, std::span<const std::size_t> outputs) const;
+
+  // Ends the profile of a session that was opened with one.
+  struct Profile {
+    std::string file;
+    std::uint64_t start = 0;  // on the system's clock, in nanoseconds
+  };
+  Result<Profile> end_profile() const;
 
   // Statistics of the engine's own arena; zero if Berth is the memory.
   Result<ArenaStats> arena_stats() const;
