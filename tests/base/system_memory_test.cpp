@@ -53,6 +53,18 @@ TEST_F(SystemMemoryTest, ReadsTheLimitsOfItsGroupAndThoseAround) {
   EXPECT_EQ(free_of("cgroup memory.max of /a"), 500u);  // 700 are used, of which 200 can be dropped
 }
 
+TEST_F(SystemMemoryTest, ReadsTheLimitAtWhichAGroupIsSlowedDown) {
+  write("/proc/self/cgroup", "0::/a\n");
+  write("/sys/fs/cgroup/a/memory.max", "1000\n");
+  write("/sys/fs/cgroup/a/memory.high", "600\n");
+  write("/sys/fs/cgroup/a/memory.current", "500\n");
+  write("/sys/fs/cgroup/memory.high", "max\n");
+  write("/sys/fs/cgroup/memory.current", "500\n");
+  EXPECT_EQ(free_of("cgroup memory.max of /a"), 500u);
+  EXPECT_EQ(free_of("cgroup memory.high of /a"), 100u);
+  EXPECT_EQ(free_of("cgroup memory.high of /"), kNone);
+}
+
 TEST_F(SystemMemoryTest, ReadsTheLimitOfAContainerAtItsRoot) {
   write("/proc/self/cgroup", "0::/\n");
   write("/sys/fs/cgroup/memory.max", "1000\n");

@@ -164,6 +164,15 @@ class FitCommand(unittest.TestCase):
         self.refuse(self.model, "--device-memory", "1GiB")
         self.refuse(self.model, "--device", "NONE:0")
 
+    @unittest.skipUnless(os.environ.get("BERTH_TEST_CUDA_DOUBLE"), "ctest gives the double of the driver")
+    def test_asks_the_driver_of_a_gpu(self):
+        surroundings = {**os.environ, "BERTH_CUDA_LIBRARY": os.environ["BERTH_TEST_CUDA_DOUBLE"]}
+        answer = self.answer(self.model, "--ram", "1GiB", "--context", "1k", "--device", "CUDA:0", env=surroundings)
+        gpu = answer["devices"][1]
+        self.assertEqual(gpu["budget_from"], "the driver")
+        self.assertGreater(gpu["budget"], 0)
+        self.assertEqual(gpu["fits"], gpu["total"] <= gpu["budget"])
+
     def test_says_what_is_missing(self):
         numbers = {key: value for key, value in NUMBERS.items() if key != "attention.head_count"}
         model = self.write("u.gguf", gguf("unheard-of", numbers, blocks()))

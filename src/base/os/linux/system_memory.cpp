@@ -43,19 +43,28 @@ std::uint64_t less(std::uint64_t limit, std::uint64_t used) {
   return limit > used ? limit - used : 0;
 }
 
-// One level of a hierarchy: what the limit leaves, with the file pages that can be dropped.
+// What one limit of a group leaves, of what `used` counts against it.
+void add_group_limit(const std::string& folder, std::string_view shown, const char* name, std::uint64_t used,
+                     SystemMemory& memory) {
+  const auto text = text_of(folder + "/" + name);
+  const auto limit = text ? number_in(*text) : std::nullopt;  // "max" is no number
+  if (!limit || *limit >= kNoLimit) return;
+  memory.limits.push_back(
+      {std::string("cgroup ") + name + " of " + std::string(shown.empty() ? "/" : shown), less(*limit, used)});
+}
+
+// One level of a hierarchy. File pages that can be dropped do not count. Above memory.high the kernel slows a process
+// down until it stands still, so it is a limit too.
 void add_group(const std::string& folder, std::string_view shown, bool second, SystemMemory& memory) {
-  const auto limit_text = text_of(folder + (second ? "/memory.max" : "/memory.limit_in_bytes"));
   const auto used_text = text_of(folder + (second ? "/memory.current" : "/memory.usage_in_bytes"));
-  if (!limit_text || !used_text) return;
-  const auto limit = number_in(*limit_text), used = number_in(*used_text);  // "max" is no number
-  if (!limit || !used || *limit >= kNoLimit) return;
+  const auto used = used_text ? number_in(*used_text) : std::nullopt;
+  if (!used) return;
   const auto statistics = text_of(folder + "/memory.stat");
   const std::uint64_t droppable =
       statistics ? field(*statistics, second ? "inactive_file " : "total_inactive_file ").value_or(0) : 0;
-  memory.limits.push_back({std::string("cgroup ") + (second ? "memory.max" : "memory.limit_in_bytes") + " of " +
-                               std::string(shown.empty() ? "/" : shown),
-                           less(*limit, less(*used, droppable))});
+  const std::uint64_t held = less(*used, droppable);
+  add_group_limit(folder, shown, second ? "memory.max" : "memory.limit_in_bytes", held, memory);
+  if (second) add_group_limit(folder, shown, "memory.high", held, memory);
 }
 
 // The group of the process and all groups around it. In a container the path may be that of the host: then only the
