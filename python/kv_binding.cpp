@@ -72,15 +72,36 @@ kv::Group group_from(nb::handle object) {
   return group;
 }
 
+kv::Tier tier_from(nb::handle object) {
+  const nb::dict fields = nb::cast<nb::dict>(object);
+  kv::Tier tier;
+  for (const auto& [key, value] : fields) {
+    const std::string name = nb::cast<std::string>(key);
+    if (name == "device") {
+      tier.allocator = allocator_from(value);
+    } else if (name == "folder") {
+      tier.folder = nb::cast<std::string>(nb::str(value));
+    } else if (name == "budget") {
+      tier.budget = nb::cast<std::size_t>(value);
+    } else if (name == "label") {
+      tier.label = Name(nb::cast<std::string>(value));
+    } else {
+      throw nb::value_error(("a tier has no field " + name).c_str());
+    }
+  }
+  return tier;
+}
+
 struct PyCache {
   std::unique_ptr<Cache> cache;
   std::size_t groups = 0;
 };
 
 PyCache make(nb::handle groups, std::size_t budget, std::uint32_t block_tokens, nb::handle where,
-             bool reserve_first_page, const std::string& eviction) {
+             bool reserve_first_page, const std::string& eviction, nb::handle tiers) {
   kv::CacheOptions options;
   for (const nb::handle group : groups) options.groups.push_back(group_from(group));
+  for (const nb::handle tier : tiers) options.tiers.push_back(tier_from(tier));
   options.budget = budget;
   options.block_tokens = block_tokens;
   options.reserve_first_page = reserve_first_page;
@@ -98,6 +119,7 @@ nb::dict counters(const PyCache& self) {
   all["refused"] = counters.refused;
   all["prompt_tokens"] = counters.prompt_tokens;
   all["cached_tokens"] = counters.cached_tokens;
+  all["tier_tokens"] = counters.tier_tokens;
   all["blocks_evicted"] = counters.blocks_evicted;
   all["pages_copied"] = counters.pages_copied;
   all["bookkeeping_bytes"] = counters.bookkeeping_bytes;
@@ -112,6 +134,20 @@ nb::dict counters(const PyCache& self) {
     groups.append(one);
   }
   all["groups"] = groups;
+  nb::list tiers;
+  for (const auto& tier : counters.tiers) {
+    nb::dict one;
+    one["label"] = std::string(tier.label.text());
+    one["blocks"] = tier.blocks;
+    one["capacity"] = tier.capacity;
+    one["block_bytes"] = tier.block_bytes;
+    one["stored"] = tier.stored;
+    one["loaded"] = tier.loaded;
+    one["dropped"] = tier.dropped;
+    one["failed"] = tier.failed;
+    tiers.append(one);
+  }
+  all["tiers"] = tiers;
   return all;
 }
 
@@ -138,11 +174,11 @@ void bind_kv(nb::module_& module) {
       .def(
           "__init__",
           [](PyCache* self, nb::handle groups, std::size_t budget, std::uint32_t block_tokens, nb::handle where,
-             bool reserve_first_page, const std::string& eviction) {
-            new (self) PyCache(make(groups, budget, block_tokens, where, reserve_first_page, eviction));
+             bool reserve_first_page, const std::string& eviction, nb::handle tiers) {
+            new (self) PyCache(make(groups, budget, block_tokens, where, reserve_first_page, eviction, tiers));
           },
           nb::arg("groups"), nb::arg("budget"), nb::arg("block_tokens") = 16, nb::arg("device") = "CPU", nb::kw_only(),
-          nb::arg("reserve_first_page") = false, nb::arg("eviction") = "return")
+          nb::arg("reserve_first_page") = false, nb::arg("eviction") = "return", nb::arg("tiers") = nb::tuple())
       .def(
           "open",
           [](PyCache& self, nb::handle tokens, std::uint64_t salt, std::uint64_t max_new_tokens, Now now) {

@@ -70,3 +70,22 @@ def test_refusals_are_exceptions_that_say_what_helps():
         berth.KvCache([{"kind": "full"}], budget=1000)
     with pytest.raises(ValueError, match="no field"):
         berth.KvCache([{"size": 3}], budget=1000)
+
+
+def test_brings_back_blocks_from_tiers(tmp_path):
+    cache = make(pages=4, eviction="lru", tiers=[{"device": "CPU", "budget": 2 * 256, "label": "host"},
+                                                 {"folder": tmp_path, "budget": 8 * 256}])
+    for first in (0, 100, 0):
+        sequence, cached = cache.open(range(first, first + 13))
+        cache.commit(sequence)
+        cache.close(sequence)
+    assert cached == 12
+    counters = cache.counters()
+    assert counters["tier_tokens"] == 12
+    assert [tier["label"] for tier in counters["tiers"]] == ["host", ""]
+    assert counters["tiers"][1]["stored"] > 0
+    cache.check()
+    with pytest.raises(ValueError):
+        make(tiers=[{"where": "CPU"}])
+    with pytest.raises(MemoryError):
+        make(tiers=[{"device": "CPU", "budget": 10}])

@@ -70,6 +70,7 @@ Cache::State::State(AllocatorPtr from, CacheOptions&& given)
               .alignment = given.alignment,
               .reserve_first_page = given.reserve_first_page,
               .eviction = {},
+              .tiers = std::move(given.tiers),
               .queue = {},
               .label = given.label},
       policy(given.eviction ? std::move(given.eviction) : make_return_eviction()),
@@ -102,6 +103,15 @@ Result<void> Cache::State::prepare() {
       buffer, Buffer::allocate(allocator, DType::kU8, {pool.bytes()},
                                {.label = options.label, .alignment = std::max<std::size_t>(64, options.alignment)}));
   BERTH_TRY_ASSIGN(memory, buffer.window());
+  if (options.tiers.empty()) return {};
+  if (has(GroupKind::kState))
+    return Error::with_text(
+        Code::kUnsupported, Layer::kAllocator,
+        "a cache with a group of states has no tiers: a prefix is found only where a state was kept");
+  std::vector<std::size_t> sizes;
+  for (std::uint32_t g = 0; g < group_count; ++g) sizes.push_back(pool.page_bytes(g));
+  BERTH_TRY(tiers.prepare(options.tiers, sizes, block_tokens, *queue));
+  serials.resize(nodes);
   return {};
 }
 
@@ -191,8 +201,10 @@ Admission Cache::can_admit(std::span<const Token> tokens, const OpenOptions& opt
 
 void Cache::drop_cached() noexcept {
   const MutexLock lock(state_->mutex);
-  while (state_->evict_loose(GroupKind::kWindow) || state_->evict_loose(GroupKind::kState) || state_->evict_block()) {
+  while (state_->evict_loose(GroupKind::kWindow) || state_->evict_loose(GroupKind::kState) ||
+         state_->evict_block(false)) {
   }
+  state_->tiers.clear();
 }
 
 const Buffer& Cache::buffer() const noexcept {

@@ -19,6 +19,7 @@ CacheCounters Cache::counters() const {
                                .pages_set_aside = state.set_aside[g],
                                .capacity = state.pool.capacity(g),
                                .page_bytes = state.pool.page_bytes(g)});
+  state.tiers.add_counters(counters.tiers);
   return counters;
 }
 
@@ -105,6 +106,7 @@ Result<void> Cache::State::check() const {
     if (pinned != windows[g].in_use)
       return broken("group {} has {} pages in windows and counts {}", g, pinned, windows[g].in_use);
   }
+  if (!tiers.empty()) BERTH_TRY(check_tiers());
   PerGroup none{};
   if (!feasible(none)) return broken("more pages are in use and set aside than there are");
   return {};

@@ -39,9 +39,10 @@ bool Cache::State::feasible(const PerGroup& extra) const noexcept {
   return true;
 }
 
-bool Cache::State::evict_block() noexcept {
+bool Cache::State::evict_block(bool keep) noexcept {
   if (tree.idle() == 0) return false;
   const Node node = policy->victim(tree);
+  if (keep && !tiers.empty()) put_below(node);
   tree.remove(node);
   free_block(node);
   ++count.blocks_evicted;
@@ -70,13 +71,15 @@ bool Cache::State::evict_for(const PerGroup& wanted, std::uint64_t blocks) noexc
   return true;
 }
 
+Window Cache::State::page_window(std::uint32_t group, Page page) const noexcept {
+  Window window = memory;
+  window.bytes = pool.page_bytes(group);
+  window.offset += static_cast<std::size_t>(page) * window.bytes;
+  return window;
+}
+
 Result<void> Cache::State::copy_page(std::uint32_t group, Page from, Page to) {
-  const std::size_t bytes = pool.page_bytes(group);
-  Window source = memory, target = memory;
-  source.offset += static_cast<std::size_t>(from) * bytes;
-  target.offset += static_cast<std::size_t>(to) * bytes;
-  source.bytes = target.bytes = bytes;
-  BERTH_TRY(queue->copy(source, target));
+  BERTH_TRY(queue->copy(page_window(group, from), page_window(group, to)));
   ++count.pages_copied;
   return {};
 }
@@ -205,7 +208,8 @@ void Cache::State::drop_set_aside(Sequence& sequence) noexcept {
 std::size_t Cache::State::bookkeeping_bytes() const noexcept {
   std::size_t bytes = sizeof *this + pool.bookkeeping_bytes() + tree.bookkeeping_bytes() + policy->bookkeeping_bytes() +
                       pages.capacity() * sizeof(Page) + free_nodes.capacity() * sizeof(Node) + hashes.capacity() * 4 +
-                      hits.capacity() * 4 + sequences.capacity() * sizeof(Sequence);
+                      hits.capacity() * 4 + sequences.capacity() * sizeof(Sequence) + serials.capacity() * 8 +
+                      tiers.bookkeeping_bytes();
   for (const auto& table : owners) bytes += table.capacity() * 4;
   for (const WindowPages& window : windows)
     bytes += (window.pins.capacity() + window.older.capacity() + window.newer.capacity()) * 4;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/try.h"
 #include "kv/cache_state.h"
@@ -50,16 +51,19 @@ Cache::State::Opening Cache::State::prepare_opening(std::span<const Token> token
       hits.push_back(parent);
     }
   }
+  places.clear();
+  if (!tiers.empty()) find_below(tokens, wishes.salt, most);
   // Only as far as every window before the place is there, and every state at it.
-  std::size_t usable = hits.size();
+  std::size_t usable = hits.size() + places.size();
   if (!identity && (has(GroupKind::kWindow) || has(GroupKind::kState))) {
     std::array<std::size_t, kMostGroups> run{};  // blocks up to here whose pages are there
     usable = 0;
-    for (std::size_t i = 0; i < hits.size(); ++i) {
+    for (std::size_t i = 0; i < hits.size() + places.size(); ++i) {
       bool all = true;
       for (std::uint32_t g = 0; g < group_count; ++g) {
         if (groups[g].kind == GroupKind::kFull) continue;
-        const bool there = page_of(hits[i], g) != kNoPage;
+        const bool there = i < hits.size() ? page_of(hits[i], g) != kNoPage
+                                           : (tiers.block(places[i - hits.size()]).groups >> g & 1) != 0;
         run[g] = there ? run[g] + 1 : 0;
         const std::size_t needed =
             groups[g].kind == GroupKind::kState ? 1 : i + 1 - window_start(g, (i + 1) * std::uint64_t{block_tokens});
@@ -68,10 +72,13 @@ Cache::State::Opening Cache::State::prepare_opening(std::span<const Token> token
       if (all) usable = i + 1;
     }
   }
-  hits.resize(usable);
-  opening.hits = usable;
+  places.resize(usable - std::min(usable, hits.size()));
+  hits.resize(usable - places.size());
+  opening.hits = hits.size();
+  opening.below = places.size();
 
-  const std::uint64_t fresh = opening.blocks - usable;
+  // Blocks of tiers take pages like new ones.
+  const std::uint64_t fresh = opening.blocks - opening.hits;
   const std::uint64_t later = blocks_of(tokens.size() + wishes.max_new_tokens) - opening.blocks;
   std::uint64_t unpinned = 0;
   for (const Node node : hits) unpinned += tree.references(node) == 0 ? 1 : 0;
@@ -83,8 +90,10 @@ Cache::State::Opening Cache::State::prepare_opening(std::span<const Token> token
         opening.extra[g] = fresh + unpinned + later;
         break;
       case GroupKind::kWindow: {
-        std::uint64_t own = fresh, taken = fresh;
-        for (std::size_t i = window_start(g, usable * std::uint64_t{block_tokens}); i < usable; ++i)
+        const std::uint64_t start = window_start(g, usable * std::uint64_t{block_tokens});
+        // Blocks of tiers that are behind the window give their pages back at once.
+        std::uint64_t own = fresh - (start - std::min<std::uint64_t>(start, opening.hits)), taken = fresh;
+        for (std::size_t i = static_cast<std::size_t>(start); i < hits.size(); ++i)
           if (windows[g].pins[hits[i]] == 0) ++taken, ++own;
         // Pages of its own come back as the window moves; shared ones do not.
         const std::uint64_t most_held = window_blocks(g);
@@ -154,7 +163,9 @@ Result<Opened> Cache::State::open(std::span<const Token> tokens, const OpenOptio
   sequence.length = sequence.published * block_tokens;
   for (std::uint32_t g = 0; g < group_count; ++g) {
     if (groups[g].kind != GroupKind::kWindow) continue;
-    sequence.first[g] = std::min(window_start(g, sequence.length), sequence.published);
+    // The window at the end of what is cached, with what comes back from tiers.
+    const std::uint64_t cached = (opening.hits + opening.below) * block_tokens;
+    sequence.first[g] = std::min(window_start(g, cached), sequence.published);
     for (std::size_t i = sequence.first[g]; i < hits.size(); ++i) pin_window(g, hits[i]);
     for (std::size_t i = 0; i < sequence.first[g]; ++i)
       if (windows[g].pins[hits[i]] == 0 && page_of(hits[i], g) != kNoPage) drop_behind(g, hits[i]);
@@ -163,11 +174,19 @@ Result<Opened> Cache::State::open(std::span<const Token> tokens, const OpenOptio
   const Node last = hits.empty() ? kNoNode : hits.back();
   for (std::uint32_t g = 0; g < group_count && last != kNoNode; ++g)
     if (groups[g].kind == GroupKind::kState) take_from_behind(g, last);
-  const auto give_up = [&](Error error) {
+  const std::vector<Tiers::Place> below = std::exchange(places, {});
+  for (const Tiers::Place place : below) tiers.hold(place);
+  std::size_t back = 0;  // blocks that came back from tiers
+  const auto undo = [&] {
     mutex.assert_held();
+    for (std::size_t i = back; i < below.size(); ++i) tiers.let_go(below[i]);
     for (std::uint32_t g = 0; g < group_count && last != kNoNode; ++g)
       if (groups[g].kind == GroupKind::kState) leave_behind(g, last);
     close(sequence);
+  };
+  const auto give_up = [&](Error error) {
+    mutex.assert_held();
+    undo();
     ++count.refused;
     return error;
   };
@@ -184,6 +203,19 @@ Result<Opened> Cache::State::open(std::span<const Token> tokens, const OpenOptio
     auto node = take_block();
     if (!node) return give_up(node.error());
     sequence.blocks.push_back(*node);
+    if (back < below.size()) {
+      const std::size_t at = back;
+      if (bring_back(sequence, *node, below[at], tokens.subspan(i * block_tokens, block_tokens),
+                     (opening.hits + opening.below) * block_tokens)) {
+        ++back;
+        continue;
+      }
+      // Without this block those after it are of no use, and a window may begin elsewhere: once more without it.
+      ++back;
+      tiers.take(below[at], false);
+      undo();
+      return open(tokens, wishes);
+    }
     const std::size_t first = static_cast<std::size_t>(i) * block_tokens;
     const std::size_t some = std::min<std::size_t>(block_tokens, tokens.size() - first);
     std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first), some, tree.tokens(*node));
@@ -198,8 +230,9 @@ Result<Opened> Cache::State::open(std::span<const Token> tokens, const OpenOptio
   }
   ++count.opened;
   count.prompt_tokens += tokens.size();
-  count.cached_tokens += opening.hits * block_tokens;
-  return Opened{id, opening.hits * block_tokens};
+  count.cached_tokens += (opening.hits + opening.below) * block_tokens;
+  count.tier_tokens += opening.below * block_tokens;
+  return Opened{id, (opening.hits + opening.below) * block_tokens};
 }
 
 void Cache::State::release_blocks(Sequence& sequence, std::size_t keep) noexcept {
@@ -337,7 +370,7 @@ Admission Cache::State::can_admit(std::span<const Token> tokens, const OpenOptio
     for (const Node node : hits) unpinned += tree.references(node) == 0 ? 1 : 0;
     admission.fits = tree.pinned() + unpinned + opening.blocks - opening.hits <= tree.nodes();
   }
-  admission.cached_tokens = opening.hits * block_tokens;
+  admission.cached_tokens = (opening.hits + opening.below) * block_tokens;
   explain(admission, opening.extra);
   return admission;
 }

@@ -1,6 +1,6 @@
 // What a cache consists of. The functions are grouped by file: cache_open.cpp (finding prefixes, admission, opening and
 // closing), cache_write.cpp (appending, publishing, forks), cache_memory.cpp (pages, eviction, copies),
-// cache_tables.cpp and cache_check.cpp.
+// cache_tiers.cpp, cache_tables.cpp and cache_check.cpp.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include "berth/base/mutex.h"
 #include "berth/kv/cache.h"
 #include "kv/block_tree.h"
+#include "kv/tiers.h"
 
 namespace berth::internal::kv_cache {
 
@@ -52,7 +53,8 @@ class Cache::State {
   // What opening a sequence takes.
   struct Opening {
     std::uint64_t blocks = 0;  // of the prompt
-    std::uint64_t hits = 0;    // of these, cached; in hits_
+    std::uint64_t hits = 0;    // of these, cached; in hits
+    std::uint64_t below = 0;   // blocks after them that a tier has; in places
     PerGroup extra{};          // pages that become in use or set aside
     PerGroup fresh{};          // of these, pages to be taken
     PerGroup set_aside{};
@@ -96,13 +98,29 @@ class Cache::State {
   // Makes the tail of the sequence its own, with room for a token.
   Result<void> open_tail(Sequence& sequence) BERTH_REQUIRES(mutex);
 
+  // --- cache_tiers.cpp ---
+  internal::kv_cache::Before before(Node node) const noexcept BERTH_REQUIRES(mutex);
+  // Blocks of the prompt that follow the hits and are in a tier. Fills `places`.
+  void find_below(std::span<const Token> tokens, std::uint64_t salt, std::size_t most) BERTH_REQUIRES(mutex);
+  void put_below(Node node) noexcept BERTH_REQUIRES(mutex);
+  // A block of the sequence that is in a tier becomes one of the tree. `cached` are the tokens of all that are cached.
+  // Requires: the node is new, and the next.
+  Result<void> bring_back(Sequence& sequence, Node node, internal::kv_cache::Tiers::Place place,
+                          std::span<const Token> tokens, std::uint64_t cached) BERTH_REQUIRES(mutex);
+  // After insertion: takes over the name of the same block in a tier, or a new one.
+  void name_block(Node node) noexcept BERTH_REQUIRES(mutex);
+  Result<void> check_tiers() const BERTH_REQUIRES(mutex);
+
   // --- cache_memory.cpp ---
+  // The memory of a page.
+  Window page_window(std::uint32_t group, Page page) const noexcept BERTH_REQUIRES(mutex);
   std::uint64_t in_use(std::uint32_t group) const noexcept BERTH_REQUIRES(mutex);
   // True if the pages fit beside those that are in use and set aside.
   bool feasible(const PerGroup& extra) const noexcept BERTH_REQUIRES(mutex);
   // Evicts until the pool has room for `pages` and there are `blocks` free nodes. False if that is impossible.
   bool evict_for(const PerGroup& pages, std::uint64_t blocks) noexcept BERTH_REQUIRES(mutex);
-  bool evict_block() noexcept BERTH_REQUIRES(mutex);
+  // `keep`: in a tier, if there is one.
+  bool evict_block(bool keep = true) noexcept BERTH_REQUIRES(mutex);
   // Evicts one page that can go without its block.
   bool evict_loose(GroupKind kind) noexcept BERTH_REQUIRES(mutex);
   // Takes a page, and moves others for it if needed. Requires: evict_for() made room.
@@ -168,6 +186,8 @@ class Cache::State {
   mutable Mutex mutex;
   PagePool pool BERTH_GUARDED_BY(mutex);
   internal::kv_cache::BlockTree tree BERTH_GUARDED_BY(mutex);
+  internal::kv_cache::Tiers tiers BERTH_GUARDED_BY(mutex);
+  std::vector<std::uint64_t> serials BERTH_GUARDED_BY(mutex);  // [node], of cached blocks; empty without tiers
   std::vector<Sequence> sequences BERTH_GUARDED_BY(mutex);
   std::vector<std::uint32_t> closed BERTH_GUARDED_BY(mutex);
   std::uint32_t batch BERTH_GUARDED_BY(mutex) = 0;
@@ -192,6 +212,7 @@ class Cache::State {
   // Scratch of one call, kept so that its memory is.
   std::vector<std::uint32_t> hashes BERTH_GUARDED_BY(mutex);
   std::vector<Node> hits BERTH_GUARDED_BY(mutex);
+  std::vector<internal::kv_cache::Tiers::Place> places BERTH_GUARDED_BY(mutex);
   std::vector<std::uint32_t> crossing BERTH_GUARDED_BY(mutex);  // of an append(): sequences that need more than a slot
 };
 

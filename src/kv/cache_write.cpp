@@ -28,6 +28,7 @@ void Cache::State::publish(Sequence& sequence) {
     const Node other = tree.find(parent, hash, tokens);
     if (other == kNoNode) {
       tree.insert(node, parent, hash);
+      if (!tiers.empty()) name_block(node);
       continue;
     }
     // Another sequence computed the same tokens meanwhile. This one joins it and frees its own pages. It waits while a

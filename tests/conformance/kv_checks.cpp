@@ -1,5 +1,6 @@
 // What a key-value cache must do on every device: the pages that it copies and moves have the right bytes.
 #include "berth/kv/cache.h"
+#include "berth/memory/registry.h"
 #include "conformance/device_conformance.h"
 
 namespace berth::conformance {
@@ -67,9 +68,39 @@ void moves_pages_to_make_room(Bed& bed) {
   BED_TRY(bed, cache->check());
 }
 
+void brings_blocks_back_from_the_host(Bed& bed) {
+  kv::CacheOptions options;
+  options.groups = {{.bytes_per_token = 64}};
+  options.block_tokens = 4;
+  options.budget = 256 * 3;
+  options.eviction = kv::make_lru_eviction();
+  options.tiers = {{.allocator = device("CPU").value(), .budget = 256 * 8}};
+  BED_TRY_ASSIGN(const auto cache, bed, kv::Cache::make(bed.device(), std::move(options)));
+  // Each prompt takes two of three pages and evicts the other one. Nothing waits in between.
+  const std::vector<std::vector<kv::Token>> prompts{{1, 2, 3, 4, 5, 6, 7, 8, 9}, {9, 8, 7, 6, 5, 4, 3, 2, 1}};
+  for (int round = 0; round < 3; ++round)
+    for (std::size_t prompt = 0; prompt < prompts.size(); ++prompt) {
+      BED_TRY_ASSIGN(const kv::Opened opened, bed, cache->open(prompts[prompt]));
+      EXPECT_EQ(opened.cached_tokens, round == 0 ? 0u : 8u);
+      for (std::size_t block = 0; block < 2; ++block) {
+        BED_TRY_ASSIGN(const Buffer memory, bed, page(*cache, opened.id, 0, block));
+        if (round == 0) {
+          BED_TRY(bed, memory.copyin(pattern_bytes(256, prompt * 10 + block)));
+        } else if (round == 2) {
+          BED_TRY_ASSIGN(const Bytes bytes, bed, contents(memory));
+          EXPECT_EQ(bytes, pattern_bytes(256, prompt * 10 + block));
+        }
+      }
+      BED_TRY(bed, cache->commit(opened.id));
+      BED_TRY(bed, cache->close(opened.id));
+    }
+  BED_TRY(bed, cache->check());
+}
+
 constexpr Check kChecks[] = {
     {"KvCacheCopiesASharedPageOnWrite", copies_a_shared_page_on_write},
     {"KvCacheMovesPagesToMakeRoom", moves_pages_to_make_room},
+    {"KvCacheBringsBlocksBackFromTheHost", brings_blocks_back_from_the_host},
 };
 
 }  // namespace

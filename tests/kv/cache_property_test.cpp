@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -30,7 +31,7 @@ struct Modelled {
 class Harness {
  public:
   Harness(DevicePtr device, std::vector<Group> groups, std::uint32_t block, std::size_t budget,
-          EvictionPolicyPtr policy)
+          EvictionPolicyPtr policy, std::vector<Tier> tiers = {})
       : groups_(groups), block_(block) {
     CacheOptions options;
     options.groups = std::move(groups);
@@ -38,6 +39,7 @@ class Harness {
     options.budget = budget;
     options.alignment = 16;
     options.eviction = std::move(policy);
+    options.tiers = std::move(tiers);
     auto made = Cache::make(std::move(device), std::move(options));
     if (made) cache_ = std::move(*made);
   }
@@ -125,8 +127,15 @@ std::string play(std::uint32_t seed, int kind, const FaultTriggerPtr& faults) {
   const auto below = [&](std::uint32_t n) { return static_cast<std::uint32_t>(random() % n); };
   const std::uint32_t block = 1 + below(5);
   const DevicePtr device = faults ? faulty_device(faults) : berth::device("CPU").value();
+  std::vector<Tier> tiers;
+  if (kind < 3 && below(3) != 0) {
+    // Memory of the same device, which may fail too, or of the host; then a file.
+    tiers.push_back({.allocator = below(2) == 0 ? device : berth::device("CPU").value(), .budget = 600 + below(3000)});
+    if (below(2) == 0)
+      tiers.push_back({.folder = std::filesystem::temp_directory_path().string(), .budget = 600 + below(3000)});
+  }
   Harness harness(device, groups_of(kind), block, 1500 + below(6000),
-                  below(2) == 0 ? make_lru_eviction() : make_return_eviction());
+                  below(2) == 0 ? make_lru_eviction() : make_return_eviction(), std::move(tiers));
   if (!harness) return {};
   Cache& cache = harness.cache();
   const bool exact = !faults;

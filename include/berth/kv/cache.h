@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "berth/base/name.h"
@@ -43,6 +44,15 @@ struct Group {
   std::uint32_t window = 0;         // kWindow: tokens
 };
 
+// Slower memory for blocks that are evicted. open() brings back what it finds there. Give an allocator (of the host, or
+// of any device that the cache's device reaches), or a folder, in which an unnamed file is created.
+struct Tier {
+  AllocatorPtr allocator{};
+  std::string folder{};    // used if there is no allocator
+  std::size_t budget = 0;  // bytes
+  Name label{};
+};
+
 struct CacheOptions {
   std::vector<Group> groups{};
   std::uint32_t block_tokens = 16;  // 1 to 4,096
@@ -50,7 +60,9 @@ struct CacheOptions {
   std::size_t alignment = 64;       // of pages
   bool reserve_first_page = false;  // page 0 of each group is never used, so that tables can be padded with it
   EvictionPolicyPtr eviction{};     // null: make_return_eviction()
-  QueuePtr queue{};                 // for copies of pages; null: a new queue of the device
+  // Fastest first. A block that leaves one goes to the next; the last drops it. Not for groups of kind kState.
+  std::vector<Tier> tiers{};
+  QueuePtr queue{};  // for copies of pages; null: a new queue of the device
   Name label{};
 };
 
@@ -99,18 +111,30 @@ struct CacheCounters {
   std::uint64_t opened = 0, refused = 0;
   std::uint64_t prompt_tokens = 0;  // of all calls of open()
   std::uint64_t cached_tokens = 0;  // of these, found in the cache
+  std::uint64_t tier_tokens = 0;    // of these, brought back from a tier
   std::uint64_t blocks_evicted = 0;
   std::uint64_t pages_copied = 0;     // on a write to a shared page, for states, and to make room
   std::uint64_t tokens_in_use = 0;    // of open sequences, each counted by itself
   std::size_t bookkeeping_bytes = 0;  // on the host, without the tokens
   std::vector<OfGroup> groups{};
+  struct OfTier {
+    Name label{};
+    std::uint64_t blocks = 0;    // that are there now
+    std::uint64_t capacity = 0;  // blocks
+    std::size_t block_bytes = 0;
+    std::uint64_t stored = 0, loaded = 0;  // blocks that came from above, and that were brought back
+    std::uint64_t dropped = 0;             // for want of room
+    std::uint64_t failed = 0;              // lost by an error of the device or the file
+  };
+  std::vector<OfTier> tiers{};
 };
 
 class Cache {
  public:
   // kInvalidArgument: no group or more than 16; a group without bytes; a window of 0; block_tokens out of range; sizes
-  // that overflow. kOutOfMemory: the budget is less than a page of each group, or the allocator refuses. Errors of the
-  // device. Requires: allocator is not null.
+  // that overflow. kOutOfMemory: the budget is less than a page of each group, a tier's is less than a block, or an
+  // allocator refuses. kUnsupported: tiers with a group of kind kState, or a tier that neither the queue nor the host
+  // can reach. kIo: a file of a tier cannot be created. Errors of the device. Requires: allocator is not null.
   static Result<std::unique_ptr<Cache>> make(AllocatorPtr allocator, CacheOptions options);
 
   // Waits for the queue.
@@ -119,9 +143,10 @@ class Cache {
   Cache& operator=(const Cache&) = delete;
 
   // Opens a sequence with the longest cached prefix of `tokens`, and pages for the other tokens. Evicts cached blocks
-  // as needed. kOutOfMemory if the pages do not fit beside those of open sequences: the message says how many sequences
-  // would have to be closed. kInvalidArgument if tokens and max_new_tokens overflow. O(tokens).
-  // A refused call changes nothing, except that blocks may have been evicted if a driver failed.
+  // as needed. Copies of blocks from and to tiers are recorded on queue(); a file is read and written at once. What a
+  // tier cannot return counts as not cached. kOutOfMemory if the pages do not fit beside those of open sequences: the
+  // message says how many sequences would have to be closed. kInvalidArgument if tokens and max_new_tokens overflow.
+  // O(tokens). A refused call changes nothing, except that blocks may have been evicted if a driver failed.
   Result<Opened> open(std::span<const Token> tokens, const OpenOptions& options = {});
 
   // Adds one token to each sequence and writes where its keys and values go: slots[g * sequences + i] is
@@ -160,7 +185,7 @@ class Cache {
   // opened or appended meanwhile. Exact. Changes nothing. O(tokens).
   Admission can_admit(std::span<const Token> tokens, const OpenOptions& options = {}) const;
 
-  // Evicts every block that no open sequence uses.
+  // Drops every block that no open sequence uses, and all blocks of tiers.
   void drop_cached() noexcept;
 
   // --- Tables for kernels: written into memory of the caller; nothing is allocated ---
