@@ -76,7 +76,8 @@ BERTH_DEVICE_CONFORMANCE(Disk,
                                        {"PoolKeepsKindsOfMemoryApart", Code::kReadOnly, kReadOnly},
                                        {"PoolReportsAForgottenReset", Code::kReadOnly, kReadOnly},
                                        {"KvCacheCopiesASharedPageOnWrite", Code::kReadOnly, kReadOnly},
-                                       {"KvCacheMovesPagesToMakeRoom", Code::kReadOnly, kReadOnly}},
+                                       {"KvCacheMovesPagesToMakeRoom", Code::kReadOnly, kReadOnly},
+                                       {"KvCacheBringsBlocksBackFromTheHost", Code::kReadOnly, kReadOnly}},
                              .read_only_pattern = true});
 
 // Blocks of a file are windows of the same bytes, and none of them is written.
