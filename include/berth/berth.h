@@ -16,6 +16,7 @@
 #include "berth/base/print.h"
 #include "berth/base/result.h"
 #include "berth/interop/cuda.h"
+#include "berth/interop/cuda_graph.h"
 #include "berth/interop/dlpack.h"
 #include "berth/interop/metal.h"
 #include "berth/kv/cache.h"

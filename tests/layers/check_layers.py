@@ -37,6 +37,7 @@ MAY_SEE["format.h"] = ["base"]
 MAY_SEE_DEVICE = {
     "src/remote/": ["src/devices/remote/"],
     "src/interop/cuda.cpp": ["src/devices/cuda/"],
+    "src/interop/cuda_graph.cpp": ["src/devices/cuda/"],
     "src/interop/metal.cpp": ["src/devices/metal/", "src/devices/host/"],
     "src/interop/metal_absent.cpp": ["src/devices/metal/"],
 }

@@ -19,12 +19,16 @@ struct EventTag;
 struct ModuleTag;
 struct FunctionTag;
 struct MemoryPoolTag;
+struct GraphTag;
+struct GraphExecTag;
 using Context = ContextTag*;
 using Stream = StreamTag*;
 using Event = EventTag*;
 using Module = ModuleTag*;
 using Function = FunctionTag*;
 using MemoryPool = MemoryPoolTag*;
+using Graph = GraphTag*;
+using GraphExec = GraphExecTag*;
 
 enum Status : unsigned {
   kSuccess = 0,
@@ -42,6 +46,7 @@ enum Status : unsigned {
   kErrorInvalidPtx = 218,
   kErrorNvlinkUncorrectable = 220,
   kErrorInvalidHandle = 400,
+  kErrorIllegalState = 401,
   kErrorNotFound = 500,
   kErrorNotReady = 600,
   kErrorIllegalAddress = 700,
@@ -56,6 +61,14 @@ enum Status : unsigned {
   kErrorLaunchFailed = 719,
   kErrorNotPermitted = 800,
   kErrorNotSupported = 801,
+  kErrorCaptureUnsupported = 900,
+  kErrorCaptureInvalidated = 901,
+  kErrorCaptureMerge = 902,
+  kErrorCaptureUnmatched = 903,
+  kErrorCaptureUnjoined = 904,
+  kErrorCaptureIsolation = 905,
+  kErrorCapturedEvent = 907,
+  kErrorCaptureWrongThread = 908,
   kErrorUnknown = 999,
 };
 
@@ -88,6 +101,7 @@ enum AccessFlags : unsigned { kAccessNone = 0, kAccessRead = 1, kAccessReadWrite
 enum Granularity : unsigned { kGranularityMinimum = 0, kGranularityRecommended = 1 };
 enum PoolAttribute : unsigned { kPoolReleaseThreshold = 4, kPoolReservedNow = 5, kPoolUsedNow = 7 };
 enum Advice : unsigned { kAdviseReadMostly = 1, kAdvisePreferredLocation = 3, kUnadvisePreferredLocation = 4 };
+enum CaptureMode : unsigned { kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2 };
 enum ProcAddressResult : unsigned { kProcFound = 0, kProcNotFound = 1, kProcVersionNotSufficient = 2 };
 
 inline constexpr unsigned kStreamNonBlocking = 1;
@@ -246,4 +260,12 @@ struct Copy2d {
     (Function function, std::size_t index, std::size_t * offset, std::size_t * bytes))                               \
   X(cuLaunchKernel, cuLaunchKernel, 4000, kNeeded,                                                                   \
     (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,       \
-     unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra))
+     unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra))                       \
+  X(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010, kNeeded, (Stream stream, CaptureMode mode))                \
+  X(cuStreamEndCapture, cuStreamEndCapture, 10000, kNeeded, (Stream stream, Graph * graph))                          \
+  X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, kNeeded, (CaptureMode * mode))      \
+  X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040, kNeeded,                                        \
+    (GraphExec * exec, Graph graph, unsigned long long flags))                                                       \
+  X(cuGraphDestroy, cuGraphDestroy, 10000, kNeeded, (Graph graph))                                                   \
+  X(cuGraphExecDestroy, cuGraphExecDestroy, 10000, kNeeded, (GraphExec exec))                                        \
+  X(cuGraphLaunch, cuGraphLaunch, 10000, kNeeded, (GraphExec exec, Stream stream))

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "devices/cuda/cuda_capture.h"
 #include "devices/cuda/cuda_device.h"
 
 namespace berth::internal::cuda {
@@ -21,6 +22,7 @@ class CudaAddressSpace final : public AddressSpace {
   bool is_host() const noexcept override { return false; }
 
   Result<std::uint64_t> reserve(std::size_t bytes) override {
+    BERTH_TRY(check_no_capture("reserving addresses", Layer::kDevice));
     const ContextScope scope(cuda_);
     BERTH_TRY(scope.check());
     Address address = 0;
@@ -32,10 +34,12 @@ class CudaAddressSpace final : public AddressSpace {
   void unreserve(std::uint64_t address, std::size_t bytes) noexcept override {
     const ContextScope scope(cuda_, 2);
     if (!cuda_.record(scope)) return;
+    const UnsafeCalls unsafe(driver());
     cuda_.record(driver().cuMemAddressFree(address, bytes), "cuMemAddressFree");
   }
 
   Result<void> map(std::uint64_t address, std::size_t bytes) override {
+    BERTH_TRY(check_no_capture("mapping memory", Layer::kDevice));
     const ContextScope scope(cuda_);
     BERTH_TRY(scope.check());
     const AllocationProperties properties = properties_of(cuda_);
@@ -50,9 +54,10 @@ class CudaAddressSpace final : public AddressSpace {
     const ContextScope scope(cuda_, 2);
     BERTH_TRY(scope.check());
     // Also waits for work that was recorded but never submitted, which has no timepoint.
-    Status status = driver().cuCtxSynchronize();
-    if (status != kSuccess) status = driver().cuCtxSynchronize();
+    Status status = cuda_.settle_all();
+    if (status != kSuccess) status = cuda_.settle_all();
     if (status != kSuccess) return driver().error(status, "cuCtxSynchronize");
+    const UnsafeCalls unsafe(driver());
     status = driver().cuMemUnmap(address, bytes);
     if (status != kSuccess) return driver().error(status, "cuMemUnmap");
     return {};

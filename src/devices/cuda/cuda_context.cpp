@@ -4,6 +4,7 @@
 
 #include "base/try.h"
 #include "berth/base/mutex.h"
+#include "devices/cuda/cuda_capture.h"
 #include "devices/cuda/cuda_device.h"
 
 namespace berth::internal::cuda {
@@ -141,6 +142,7 @@ Result<std::byte*> PinnedPool::take() {
     idle_.pop_back();
     return piece;
   }
+  BERTH_TRY(check_no_capture("a transfer that needs more pinned memory"));
   idle_.reserve(made_ + 1);  // so that give() never allocates
   const ContextScope scope(device_);
   BERTH_TRY(scope.check());

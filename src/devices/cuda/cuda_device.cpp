@@ -8,6 +8,7 @@
 
 #include "base/try.h"
 #include "berth/base/mutex.h"
+#include "devices/cuda/cuda_capture.h"
 #include "devices/cuda/cuda_kernel.h"
 #include "devices/cuda/cuda_queue.h"
 
@@ -142,6 +143,7 @@ void CudaDevice::stop() noexcept {
   if (context_ == nullptr) return;
   {
     const ContextScope scope(*this, 2);
+    const UnsafeCalls unsafe(driver_);
     record(scope);
     if (home_ != nullptr) settle(home_);
     free_managed_reached(true);
@@ -166,6 +168,7 @@ std::string CudaDevice::description() const {
 }
 
 Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
+  BERTH_TRY(check_no_capture("an allocation", Layer::kDevice));
   free_managed_reached(false);
   if (spec.host == HostAccess::kRequired) return allocate_managed(spec);
   // A plain allocation is made on the current device; one from a pool names its stream.
@@ -203,7 +206,8 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
   };
   TimelineId timeline = TimelineId::kNone;
   const bool named = spec.on != TimelineId::kNone && CudaQueue::with_timeline(spec.on, [&](CudaQueue& queue) {
-                       if (&queue.cuda() == this) {
+                       // Memory that a capturing stream allocates would exist only while the graph runs.
+                       if (&queue.cuda() == this && queue.capture() == nullptr) {
                          timeline = spec.on;
                          take(queue.stream());
                        } else {
@@ -216,7 +220,32 @@ Result<Block> CudaDevice::allocate_block(const BlockSpec& spec) {
   return Block{.handle = aligned, .bytes = spec.bytes, .key = make_key(aligned - raw, timeline)};
 }
 
+// A free on a capturing stream would become part of the graph, and others may be unsafe on this thread.
+bool CudaDevice::put_off_free(const Block& block, Timepoint last_use) noexcept {
+  if (!is_capturing()) return false;
+  try {
+    const MutexLock lock(managed_mutex_);
+    if (!is_capturing()) return false;
+    put_off_.push_back({block, last_use});
+  } catch (...) {
+    record_error(Error(Code::kOutOfMemory, Layer::kDevice,
+                       "no host memory to put off the free of {} bytes until a capture ends: they are lost",
+                       block.bytes));
+  }
+  return true;
+}
+
+void CudaDevice::capture_ended() noexcept {
+  std::vector<Managed> released;
+  {
+    const MutexLock lock(managed_mutex_);
+    if (captures_.fetch_sub(1, std::memory_order_acq_rel) == 1) released.swap(put_off_);
+  }
+  for (const Managed& one : released) free_block(one.block, one.last_use);
+}
+
 void CudaDevice::free_block(const Block& block, Timepoint last_use) noexcept {
+  if (put_off_free(block, last_use)) return;
   const ContextScope scope(*this, 2);
   if (!record(scope)) return;
   if (block.has(BlockFlags::kHostPointer)) {
@@ -308,6 +337,7 @@ void CudaDevice::free_managed_reached(bool all) noexcept {
 }
 
 std::size_t CudaDevice::trim(std::size_t keep_bytes) noexcept {
+  if (capture_forbids()) return 0;
   const ContextScope scope(*this);
   if (!record(scope)) return 0;
   free_managed_reached(false);
@@ -384,11 +414,23 @@ void CudaDevice::forget_import(const Block&) noexcept {
   CudaQueue::wait_for_unsubmitted(*this);
 }
 
+Status CudaDevice::settle_all() noexcept {
+  if (!is_capturing()) return driver_.cuCtxSynchronize();
+  const UnsafeCalls unsafe(driver_);
+  Status status = driver_.cuStreamSynchronize(home_);
+  CudaQueue::for_each_of(*this, [&](CudaQueue& queue) {
+    const Status one = queue.settle_issued();
+    if (status == kSuccess) status = one;
+  });
+  return status;
+}
+
 bool CudaDevice::settle(Stream stream) noexcept {
+  const UnsafeCalls unsafe(driver_);
   const Status status = driver_.cuStreamSynchronize(stream);
   if (status == kSuccess) return true;
   record(status, "cuStreamSynchronize");
-  const Status all = driver_.cuCtxSynchronize();
+  const Status all = settle_all();
   record(all, "cuCtxSynchronize");
   return all == kSuccess;
 }

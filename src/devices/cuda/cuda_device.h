@@ -68,6 +68,13 @@ class CudaDevice final : public Device {
   // Blocks until the stream is idle, for callers that cannot report errors: records errors, and synchronises the whole
   // context if the stream does not answer. False if neither answers: the device is lost.
   bool settle(Stream stream) noexcept;
+  // The same for all streams of the context. A stream that captures has nothing to wait for but what came before.
+  Status settle_all() noexcept;
+
+  // A stream of this device captures between these calls. Meanwhile frees are put off.
+  void capture_began() noexcept { captures_.fetch_add(1, std::memory_order_acq_rel); }
+  void capture_ended() noexcept;
+  bool is_capturing() const noexcept { return captures_.load(std::memory_order_acquire) > 0; }
 
   // For errors in destructors and other places that cannot report them: kept until they are taken, first one first.
   void record_error(const Error& error) noexcept;
@@ -94,6 +101,7 @@ class CudaDevice final : public Device {
   Result<Block> allocate_managed(const BlockSpec& spec);
   void free_managed(const Block& block, Timepoint last_use) noexcept;
   void free_managed_reached(bool all) noexcept;
+  bool put_off_free(const Block& block, Timepoint last_use) noexcept;
 
   const Driver& driver_;
   const CudaInfo info_;
@@ -114,6 +122,8 @@ class CudaDevice final : public Device {
   };
   Mutex managed_mutex_;
   std::vector<Managed> managed_ BERTH_GUARDED_BY(managed_mutex_);  // released, but their last use is not reached
+  std::atomic<int> captures_{0};                                   // in progress
+  std::vector<Managed> put_off_ BERTH_GUARDED_BY(managed_mutex_);  // released during a capture
 };
 
 }  // namespace berth::internal::cuda

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/try.h"
+#include "devices/cuda/cuda_capture.h"
 
 namespace berth::internal::cuda {
 namespace {
@@ -18,6 +19,7 @@ Result<Kernel> CudaKernelBody::load(std::shared_ptr<CudaDevice> device, const Ke
   if (source.code.empty())
     return Error(Code::kInvalidArgument, Layer::kDevice,
                  "CUDA kernels come from PTX or a cubin: set KernelSource::code and entry");
+  BERTH_TRY(check_no_capture("loading a kernel", Layer::kDevice));
   const Driver& driver = device->driver();
   const ContextScope scope(*device);
   BERTH_TRY(scope.check());
@@ -50,6 +52,7 @@ Result<Kernel> CudaKernelBody::load(std::shared_ptr<CudaDevice> device, const Ke
 
 CudaKernelBody::~CudaKernelBody() {
   const ContextScope scope(*device_, 2);
+  const UnsafeCalls unsafe(device_->driver());
   device_->record(device_->driver().cuModuleUnload(module_), "cuModuleUnload");
 }
 

@@ -21,6 +21,12 @@ constexpr std::size_t kStagingAlignment = 64;
 // The driver refuses longer rows; none is documented below this.
 constexpr std::size_t kMaxPitch = 2147483647;
 
+// Such a copy needs scratch memory, which a graph would have to allocate at each launch.
+Error overlaps_in_graph(std::size_t bytes) {
+  return Error(Code::kUnsupported, Layer::kQueue,
+               "a copy of {} bytes onto themselves cannot be part of a graph: copy through another buffer", bytes);
+}
+
 Address address_of(const Window& window) noexcept {
   return window.block.handle + window.offset;
 }
@@ -53,6 +59,7 @@ Result<std::unique_ptr<Queue>> CudaQueue::make(CudaDevice& device) {
 CudaQueue::~CudaQueue() {
   const Driver& driver = cuda_.driver();
   const ContextScope scope(cuda_, 2);
+  const UnsafeCalls unsafe(driver);
   // Recorded work runs even if it was never submitted. Until it is done, the queue must be found by its timeline, so
   // that frees are ordered after it.
   cuda_.settle(stream_);
@@ -72,6 +79,8 @@ CudaQueue::~CudaQueue() {
 Result<void> CudaQueue::prepare(const CudaDevice* other) {
   BERTH_TRY(check_whole());
   issued_.store(true, std::memory_order_release);
+  // The launch of a graph is ordered after what was allocated before it; an event from outside is none of the graph's.
+  if (const Capture* const capture = this->capture()) return capture->check(*this);
   for (const CudaDevice* device : {static_cast<const CudaDevice*>(&cuda_), other}) {
     if (device == nullptr) continue;
     auto seen =
@@ -91,6 +100,29 @@ Result<void> CudaQueue::prepare(const Window& a, const Window& b) {
   return prepare();
 }
 
+Result<void> CudaQueue::note_capture(const Window& window) {
+  Capture* const capture = this->capture();
+  if (capture == nullptr) return {};
+  if (const CudaDevice* device = cuda_device_of(window); device != nullptr && device != &cuda_)
+    return Error(Code::kUnsupported, Layer::kQueue,
+                 "a graph of CUDA:{} cannot use {} bytes of CUDA:{}; copy them outside of the capture", cuda_.ordinal(),
+                 window.bytes, device->ordinal());
+  capture->use(window);
+  return {};
+}
+
+Result<void> CudaQueue::order_before(CudaQueue& later) {
+  const ContextScope scope(cuda_);
+  BERTH_TRY(scope.check(Layer::kQueue));
+  BERTH_TRY_ASSIGN(const EventPtr event, cuda_.events().take());
+  const Driver& driver = cuda_.driver();
+  if (const Status status = driver.cuEventRecord(event.get(), stream_); status != kSuccess)
+    return fail(status, "cuEventRecord");
+  if (const Status status = driver.cuStreamWaitEvent(later.stream_, event.get(), 0); status != kSuccess)
+    return fail(status, "cuStreamWaitEvent");
+  return {};
+}
+
 Result<void> CudaQueue::check_here(const Window& window) const {
   const CudaDevice* device = cuda_device_of(window);
   if (device == nullptr || device == &cuda_) return {};
@@ -103,12 +135,30 @@ void CudaQueue::wait_for_unsubmitted(const CudaDevice& device) noexcept {
   timelines().for_each([&](CudaQueue* queue) {
     if (&queue->cuda() != &device || !queue->issued_.load(std::memory_order_acquire)) return;
     const ContextScope scope(device, 2);
-    queue->cuda_.settle(queue->stream_);
+    if (device.is_capturing()) {
+      const UnsafeCalls unsafe(device.driver());
+      queue->cuda_.record(queue->settle_issued(), "cuStreamSynchronize");
+    } else {
+      queue->cuda_.settle(queue->stream_);
+    }
   });
 }
 
+Status CudaQueue::settle_issued() noexcept {
+  if (capture() == nullptr) return cuda_.driver().cuStreamSynchronize(stream_);
+  EventPtr last;
+  {
+    const MutexLock lock(flight_mutex_);
+    if (!flights_.empty()) last = flights_.back().event;
+  }
+  return last == nullptr ? kSuccess : cuda_.driver().cuEventSynchronize(last.get());
+}
+
 Error CudaQueue::fail_midway(Error error) noexcept {
-  cuda_.settle(stream_);
+  if (Capture* const capture = this->capture())
+    capture->spoil(error);
+  else
+    cuda_.settle(stream_);
   return error;
 }
 
@@ -142,6 +192,7 @@ Result<std::byte*> CudaQueue::write_space(std::size_t bytes, std::size_t* room) 
 // Long writes record an event per piece. Short ones do not, since they are usually submitted by the time the piece is
 // reused; otherwise everything is waited for, and every piece is free.
 Result<void> CudaQueue::wait_for_piece(const WritePiece& piece) {
+  BERTH_TRY(check_no_capture("a write that waits for an earlier one"));
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   EventPtr event = piece.left;
@@ -162,6 +213,14 @@ Result<void> CudaQueue::do_write(const Window& target, std::span<const std::byte
   ContextScope scope(cuda_, ContextScope::Trust::kMemory);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
+  if (Capture* const capture = this->capture()) {
+    // The pieces below are used again; every launch of the graph writes the bytes of now.
+    BERTH_TRY(note_capture(target));
+    BERTH_TRY_ASSIGN(const std::byte* const bytes, capture->use(source));
+    const Status status = cuda_.driver().cuMemcpyHtoDAsync(address_of(target), bytes, source.size(), stream_);
+    if (status != kSuccess) return fail(status, "cuMemcpyHtoDAsync");
+    return {};
+  }
   std::size_t done = 0;
   while (done < source.size()) {
     std::size_t room = 0;
@@ -206,6 +265,10 @@ std::optional<std::pair<std::size_t, std::byte*>> CudaQueue::read_space(std::siz
 
 Result<void> CudaQueue::do_read(const Window& source, std::span<std::byte> target) {
   BERTH_TRY(check_here(source));
+  if (capture() != nullptr)
+    return Error(Code::kInvalidUsage, Layer::kQueue,
+                 "a read of {} bytes cannot be part of a graph: read the buffer after a launch", source.bytes);
+  BERTH_TRY(check_no_capture("a read"));
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
@@ -234,6 +297,8 @@ Result<void> CudaQueue::do_copy(const Window& source, const Window& target) {
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare(source, target));
+  BERTH_TRY(note_capture(source));
+  BERTH_TRY(note_capture(target));
   const Driver& driver = cuda_.driver();
   const Address from = address_of(source);
   const Address to = address_of(target);
@@ -256,6 +321,7 @@ Result<void> CudaQueue::do_copy(const Window& source, const Window& target) {
 // The driver's copies must not overlap; such a copy goes through scratch memory of the same size, allocated and freed
 // in stream order.
 Result<void> CudaQueue::copy_overlapping(Address target, Address source, std::size_t bytes) {
+  if (capture() != nullptr) return overlaps_in_graph(bytes);
   const Driver& driver = cuda_.driver();
   Address scratch = 0;
   const bool pooled = cuda_.pool() != nullptr;
@@ -281,6 +347,7 @@ Result<void> CudaQueue::do_fill(const Window& target, std::uint8_t value) {
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
+  BERTH_TRY(note_capture(target));
   const Status status = cuda_.driver().cuMemsetD8Async(address_of(target), value, target.bytes, stream_);
   if (status != kSuccess) return fail(status, "cuMemsetD8Async");
   return {};
@@ -294,6 +361,7 @@ Result<void> CudaQueue::do_copy_rows(const Window& source, std::size_t source_pi
   };
   const bool overlapping =
       address_of(source) < address_of(target) + target.bytes && address_of(target) < address_of(source) + source.bytes;
+  if (overlapping && capture() != nullptr) return overlaps_in_graph(source.bytes);
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   if (overlapping || elsewhere(source) || elsewhere(target) || source_pitch > kMaxPitch || target_pitch > kMaxPitch) {
@@ -302,6 +370,8 @@ Result<void> CudaQueue::do_copy_rows(const Window& source, std::size_t source_pi
     return copied;
   }
   BERTH_TRY(prepare());
+  BERTH_TRY(note_capture(source));
+  BERTH_TRY(note_capture(target));
   Copy2d copy{};
   copy.source_type = kMemoryDevice;
   copy.source_device = address_of(source);
@@ -329,6 +399,11 @@ Result<void> CudaQueue::do_launch(const Kernel& kernel, std::span<const KernelAr
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
+  for (const KernelArgument& argument : arguments) BERTH_TRY(note_capture(argument.window));
+  if (Capture* const capture = this->capture()) {
+    capture->use(kernel);
+    return body->launch(stream_, arguments, grid, constants);
+  }
   {
     const MutexLock lock(flight_mutex_);
     kernels_.emplace_back(next().value(), kernel);
@@ -347,6 +422,7 @@ Result<void> CudaQueue::do_record_native(std::span<const Window> uses,
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   BERTH_TRY(prepare());
+  for (const Window& window : uses) BERTH_TRY(note_capture(window));
   auto recorded = record(stream_);
   if (!recorded) return fail_midway(recorded.error());
   return recorded;
@@ -359,6 +435,12 @@ const CudaQueue::Flight* CudaQueue::find_flight(std::uint64_t value) const {
 }
 
 Result<EventPtr> CudaQueue::event_after(std::uint64_t value) {
+  if (capture() != nullptr) {
+    const MutexLock lock(flight_mutex_);
+    if (const Flight* const flight = find_flight(value)) return flight->event;
+    return Error(Code::kInvalidUsage, Layer::kQueue,
+                 "a queue that captures a graph cannot be waited for: end the capture first");
+  }
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   const MutexLock lock(flight_mutex_);
@@ -372,6 +454,10 @@ Result<EventPtr> CudaQueue::event_after(std::uint64_t value) {
 
 Result<void> CudaQueue::do_wait_for(Timepoint moment) {
   BERTH_TRY(check_whole());
+  if (capture() != nullptr)
+    return Error(Code::kInvalidUsage, Layer::kQueue,
+                 "a graph cannot wait for work outside of its capture: wait before the capture begins or the graph is "
+                 "launched, and use fork() and join() inside");
   const ContextScope scope(cuda_);
   BERTH_TRY(scope.check(Layer::kQueue));
   Result<void> outcome;
@@ -390,6 +476,9 @@ Result<void> CudaQueue::do_wait_for(Timepoint moment) {
 
 Result<void> CudaQueue::do_submit(std::uint64_t value) {
   BERTH_TRY(check_whole());
+  if (capture() != nullptr)
+    return Error(Code::kInvalidUsage, Layer::kQueue,
+                 "a queue that captures a graph cannot be submitted: end the capture, then launch the graph");
   const Driver& driver = cuda_.driver();
   const ContextScope scope(cuda_, 2);
   if (auto current = scope.check(Layer::kQueue); !current) return break_off(current.error());
@@ -450,6 +539,7 @@ void CudaQueue::forget_arrivals() noexcept {
 
 Result<void> CudaQueue::do_wait(std::uint64_t value) {
   if (reached_.load(std::memory_order_acquire) >= value) return {};
+  BERTH_TRY(check_no_capture("waiting for a queue"));
   const Driver& driver = cuda_.driver();
   const ContextScope scope(cuda_, 2);
   if (auto current = scope.check(Layer::kQueue); !current) return break_off(current.error());
@@ -472,6 +562,8 @@ Result<void> CudaQueue::do_wait(std::uint64_t value) {
 
 std::uint64_t CudaQueue::poll() noexcept {
   std::uint64_t done = 0;
+  // Whoever asks gets the answer of last time while a capture forbids to ask the driver.
+  if (capture_forbids()) return reached_.load(std::memory_order_acquire);
   try {
     const Driver& driver = cuda_.driver();
     {

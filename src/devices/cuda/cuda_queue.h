@@ -12,6 +12,7 @@
 
 #include "berth/base/mutex.h"
 #include "berth/memory/queue.h"
+#include "devices/cuda/cuda_capture.h"
 #include "devices/cuda/cuda_device.h"
 #include "memory/timeline_map.h"
 
@@ -24,12 +25,28 @@ class CudaQueue final : public Queue {
 
   Stream stream() const noexcept { return stream_; }
   CudaDevice& cuda() const noexcept { return cuda_; }
+  // The capture that this queue is part of, or null.
+  Capture* capture() const noexcept { return capture_.load(std::memory_order_acquire); }
+  void set_capture(Capture* capture) noexcept { capture_.store(capture, std::memory_order_release); }
+  // Orders what `later` records from now on after what this queue has recorded, on the GPU.
+  Result<void> order_before(CudaQueue& later);
 
   // An event after everything of this queue up to the timepoint `value`, and possibly more.
   Result<EventPtr> event_after(std::uint64_t value);
 
   // Waits for work that was recorded but never submitted, on every queue of this device: it has no timepoint.
   static void wait_for_unsubmitted(const CudaDevice& device) noexcept;
+
+  // Blocks until everything issued to the stream is done; if it captures, what was submitted before.
+  Status settle_issued() noexcept;
+
+  // Calls `use(queue)` for each live queue of `device`, which stays alive during the call.
+  template <class Use>
+  static void for_each_of(const CudaDevice& device, const Use& use) {
+    timelines().for_each([&](CudaQueue* queue) {
+      if (&queue->cuda() == &device) use(*queue);
+    });
+  }
 
   // Calls `use(queue)` with the live CUDA queue of this timeline; the queue is kept alive during the call. False if
   // there is none.
@@ -93,6 +110,8 @@ class CudaQueue final : public Queue {
   // kUnsupported for memory of another GPU if the driver can only copy it.
   Result<void> check_here(const Window& window) const;
   Result<void> prepare(const Window& a, const Window& b);
+  // If the queue captures, the graph keeps what the window needs.
+  Result<void> note_capture(const Window& window);
   Error fail(Status status, const char* call) const { return cuda_.driver().error(status, call, Layer::kQueue); }
   // For a failure after part of an operation was issued: waits for it, because the base will not store its last use.
   Error fail_midway(Error error) noexcept;
@@ -114,6 +133,7 @@ class CudaQueue final : public Queue {
   std::vector<std::pair<const CudaDevice*, std::uint64_t>> homes_seen_;  // guarded by the lock of Queue
   std::vector<WritePiece> write_pieces_;                                 // likewise
   std::size_t write_at_ = 0;
+  std::atomic<Capture*> capture_{nullptr};
   std::atomic<bool> issued_{false};  // something was put on the stream after the last submit
 
   Mutex flight_mutex_;  // guards what follows; held for short driver calls only

@@ -164,6 +164,43 @@ Result<void> share_and_import(const DevicePtr& gpu, const QueuePtr&, Tries& agai
   return expect_contents(mine, bytes, again);
 }
 
+// A graph over two queues with memory of its pool, captured, launched twice and read.
+Result<void> graphs(const DevicePtr& gpu, const QueuePtr& queue, Tries&) {
+  BERTH_TRY_ASSIGN(const Kernel add, cuda_test::make_add_kernel(*gpu));
+  BERTH_TRY_ASSIGN(const QueuePtr side, gpu->make_queue());
+  BERTH_TRY_ASSIGN(const Buffer input, Buffer::allocate(gpu, u32, {256}, {.zero = true}));
+  Buffer output;
+  BERTH_TRY_ASSIGN(CudaCapture capture, CudaCapture::begin(queue));
+  const auto launch = [&](Queue& on, const Buffer& from, const Buffer& to) -> Result<void> {
+    const std::uint32_t constant = 1;
+    BERTH_TRY_ASSIGN(const Window source, from.window());
+    BERTH_TRY_ASSIGN(const Window target, to.window());
+    return on.launch(add, std::array{KernelArgument{source, Access::kRead}, KernelArgument{target, Access::kWrite}},
+                     {.groups = {4, 1, 1}, .threads = {64, 1, 1}}, std::as_bytes(std::span(&constant, 1)));
+  };
+  BERTH_TRY_ASSIGN(const Buffer constants, Buffer::allocate(capture.memory(), u32, {256}, {.zero = true}));
+  BERTH_TRY_ASSIGN(const Window written, constants.window());
+  BERTH_TRY(queue->write(written, Bytes(1024, std::byte{1})));
+  {
+    BERTH_TRY_ASSIGN(const Buffer hidden, Buffer::allocate(capture.memory(), u32, {256}));
+    BERTH_TRY(capture.fork(side));
+    BERTH_TRY(launch(*side, input, hidden));
+    BERTH_TRY(capture.join(*side));
+    BERTH_TRY_ASSIGN(output, Buffer::allocate(capture.memory(), u32, {256}));
+    BERTH_TRY(launch(*queue, hidden, output));
+  }
+  BERTH_TRY_ASSIGN(CudaGraph graph, capture.end());
+  BERTH_TRY(graph.launch(*queue));
+  BERTH_TRY(graph.launch(*side));
+  std::vector<std::uint32_t> seen(256);
+  BERTH_TRY(output.copyout(std::as_writable_bytes(std::span(seen))));
+  EXPECT_EQ(seen, std::vector<std::uint32_t>(256, 2));
+  Bytes ones(1024);
+  BERTH_TRY(constants.copyout(ones));
+  EXPECT_EQ(ones, Bytes(1024, std::byte{1}));
+  return {};
+}
+
 struct Part {
   const char* name;
   Result<void> (*run)(const DevicePtr& gpu, const QueuePtr& queue, Tries& again);
@@ -171,10 +208,19 @@ struct Part {
 
 // Calls that give something back. What they refuse to take stays with the driver.
 bool gives_back(std::string_view call) {
-  constexpr std::array kCalls = {"cuMemUnmap",       "cuMemAddressFree",         "cuMemRelease",
-                                 "cuMemFree",        "cuMemFreeAsync",           "cuMemFreeHost",
-                                 "cuMemPoolDestroy", "cuStreamDestroy",          "cuEventDestroy",
-                                 "cuModuleUnload",   "cuDevicePrimaryCtxRelease"};
+  constexpr std::array kCalls = {"cuMemUnmap",
+                                 "cuMemAddressFree",
+                                 "cuMemRelease",
+                                 "cuMemFree",
+                                 "cuMemFreeAsync",
+                                 "cuMemFreeHost",
+                                 "cuMemPoolDestroy",
+                                 "cuStreamDestroy",
+                                 "cuEventDestroy",
+                                 "cuModuleUnload",
+                                 "cuDevicePrimaryCtxRelease",
+                                 "cuGraphDestroy",
+                                 "cuGraphExecDestroy"};
   return std::find(kCalls.begin(), kCalls.end(), call) != kCalls.end();
 }
 
@@ -241,21 +287,21 @@ TEST_P(CudaFault, LeavesNothingHalfDoneWhicheverCallFails) {
   RecordProperty("refused", static_cast<int>(refused));
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryCall, CudaFault,
-                         ::testing::Combine(::testing::Values(Part{"KernelsAndOrder", kernels_and_order},
-                                                              Part{"LongTransfers", long_transfers},
-                                                              Part{"PeersAndManaged", peers_and_managed},
-                                                              Part{"Segments", segments},
-                                                              Part{"EvictAndWake", evict_and_wake},
-                                                              Part{"ShareAndImport", share_and_import}),
-                                            ::testing::Values(Fault{"OutOfMemory", cuda::kErrorOutOfMemory, 0},
-                                                              Fault{"DeviceLost", cuda::kErrorLaunchFailed, 1},
-                                                              Fault{"InvalidValue", cuda::kErrorInvalidValue, 0}),
-                                            ::testing::Bool()),
-                         [](const auto& each) {
-                           return std::string(std::get<0>(each.param).name) + std::get<1>(each.param).name +
-                                  (std::get<2>(each.param) ? "" : "WithoutPools");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    EveryCall, CudaFault,
+    ::testing::Combine(::testing::Values(Part{"KernelsAndOrder", kernels_and_order},
+                                         Part{"LongTransfers", long_transfers},
+                                         Part{"PeersAndManaged", peers_and_managed}, Part{"Segments", segments},
+                                         Part{"EvictAndWake", evict_and_wake}, Part{"ShareAndImport", share_and_import},
+                                         Part{"Graphs", graphs}),
+                       ::testing::Values(Fault{"OutOfMemory", cuda::kErrorOutOfMemory, 0},
+                                         Fault{"DeviceLost", cuda::kErrorLaunchFailed, 1},
+                                         Fault{"InvalidValue", cuda::kErrorInvalidValue, 0}),
+                       ::testing::Bool()),
+    [](const auto& each) {
+      return std::string(std::get<0>(each.param).name) + std::get<1>(each.param).name +
+             (std::get<2>(each.param) ? "" : "WithoutPools");
+    });
 
 TEST(CudaDriverFault, IsUnavailableWhicheverCallOfTheLookUpFails) {
   if (cuda_test::on_real_gpu()) GTEST_SKIP() << "needs the driver double";

@@ -86,7 +86,8 @@ std::size_t live_objects() {
   State& state = State::get();
   const Guard guard(state.mutex);
   std::size_t count = state.handles.size() + state.reservations.size() + state.streams.size() + state.events.size() +
-                      state.modules.size() + state.pools.size() + state.primary.size();
+                      state.modules.size() + state.pools.size() + state.primary.size() + state.graphs.size() +
+                      state.graph_execs.size() + state.captures.size();
   for (const auto& entry : state.mappings) count += entry.second.free_submitted ? 0 : 1;
   return count;
 }

@@ -33,6 +33,12 @@ constexpr NamedStatus kStatuses[] = {
     {kErrorContextIsDestroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
     {kErrorLaunchFailed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {kErrorNotSupported, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {kErrorIllegalState, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
+    {kErrorCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {kErrorCaptureInvalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {kErrorCaptureUnjoined, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"},
 };
 
 const NamedStatus* named(Status status) {
@@ -222,7 +228,7 @@ Status cuDevicePrimaryCtxRelease_v2(Ordinal device) {
     ++leaked;
     at = state.mappings.erase(at);
   }
-  std::size_t objects = 0;
+  std::size_t objects = std::erase_if(state.captures, [&](const auto& capture) { return mine(*capture->origin); });
   for (auto at = state.streams.begin(); at != state.streams.end();) {
     if (!mine(*at->second)) {
       ++at;
@@ -234,6 +240,8 @@ Status cuDevicePrimaryCtxRelease_v2(Ordinal device) {
   }
   objects += std::erase_if(state.events, [&](const auto& entry) { return mine(*entry.second); });
   objects += std::erase_if(state.modules, [&](const auto& entry) { return mine(*entry.second); });
+  objects += std::erase_if(state.graphs, [&](const auto& entry) { return mine(entry.second); });
+  objects += std::erase_if(state.graph_execs, [&](const auto& entry) { return mine(entry.second); });
   objects += std::erase_if(state.pools, [&](const auto& entry) { return mine(entry.second); });
   leaked += std::erase_if(state.handles, [&](const auto& entry) { return entry.second->device == device; });
   std::erase_if(state.all_streams, [&](const auto& stream) { return mine(*stream); });
@@ -286,7 +294,10 @@ Status cuCtxSetCurrent(Context handle) {
 }
 
 Status cuCtxSynchronize() {
-  DOUBLE_ENTER_CONTEXT("cuCtxSynchronize");
+  DOUBLE_ENTER_UNSAFE("cuCtxSynchronize");
+  for (const auto& stream : state.all_streams)
+    if (stream->context == context && stream->capture != nullptr)
+      return state.conflict(kCall, "a stream of the context captures", *stream->capture, kErrorCaptureUnsupported);
   // The youngest stream first: nobody may count on the order in which streams come to their ends.
   auto streams = state.all_streams;
   std::reverse(streams.begin(), streams.end());

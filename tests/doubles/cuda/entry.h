@@ -27,3 +27,8 @@ __attribute__((visibility("default"))) Status cuGetProcAddress_v2(const char* na
   DOUBLE_ENTER(name);                            \
   cuda_double::DeviceContext* context = nullptr; \
   if (const Status wrong = state.current(kCall, &context); wrong != kSuccess) return wrong
+
+// The same, for a call that is potentially unsafe while a stream captures. The list is stricter than the driver's.
+#define DOUBLE_ENTER_UNSAFE(name) \
+  DOUBLE_ENTER_CONTEXT(name);     \
+  if (const Status unsafe = state.unsafe(kCall); unsafe != kSuccess) return unsafe

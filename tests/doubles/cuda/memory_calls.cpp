@@ -13,6 +13,9 @@ using cuda_double::MemoryKind;
 using cuda_double::spell;
 using cuda_double::State;
 
+// Berth's graphs use memory and neither allocate nor free it, so a memory node can only be a bug.
+constexpr const char* kNoMemoryNodes = "the double's graphs have no memory nodes";
+
 template <class Handle>
 Handle new_handle(State& state) {
   state.next_object += 16;
@@ -42,7 +45,7 @@ Status cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 }
 
 Status cuMemAlloc_v2(Address* pointer, std::size_t bytes) {
-  DOUBLE_ENTER_CONTEXT("cuMemAlloc");
+  DOUBLE_ENTER_UNSAFE("cuMemAlloc");
   if (bytes == 0) return state.misuse(kCall, "zero bytes", kErrorInvalidValue);
   Mapping* mapping = nullptr;
   if (const Status status = state.allocate(context, MemoryKind::kPlain, bytes, &mapping); status != kSuccess) {
@@ -53,7 +56,7 @@ Status cuMemAlloc_v2(Address* pointer, std::size_t bytes) {
 }
 
 Status cuMemFree_v2(Address pointer) {
-  DOUBLE_ENTER_CONTEXT("cuMemFree");
+  DOUBLE_ENTER_UNSAFE("cuMemFree");
   if (pointer == 0) return kSuccess;
   Mapping* mapping = allocation(state, pointer, {MemoryKind::kPlain, MemoryKind::kManaged});
   if (mapping == nullptr) return state.misuse(kCall, "no such allocation: " + spell(pointer, 0), kErrorInvalidValue);
@@ -66,7 +69,7 @@ Status cuMemFree_v2(Address pointer) {
 }
 
 Status cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
-  DOUBLE_ENTER_CONTEXT("cuMemHostAlloc");
+  DOUBLE_ENTER_UNSAFE("cuMemHostAlloc");
   if (bytes == 0) return state.misuse(kCall, "zero bytes", kErrorInvalidValue);
   Mapping* mapping = nullptr;
   if (const Status status = state.allocate(context, MemoryKind::kPinned, bytes, &mapping); status != kSuccess) {
@@ -77,7 +80,7 @@ Status cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
 }
 
 Status cuMemFreeHost(void* pointer) {
-  DOUBLE_ENTER_CONTEXT("cuMemFreeHost");
+  DOUBLE_ENTER_UNSAFE("cuMemFreeHost");
   const auto start = reinterpret_cast<std::uint64_t>(pointer);
   Mapping* mapping = allocation(state, start, {MemoryKind::kPinned});
   if (mapping == nullptr) return state.misuse(kCall, "no such allocation: " + spell(start, 0), kErrorInvalidValue);
@@ -89,7 +92,7 @@ Status cuMemFreeHost(void* pointer) {
 }
 
 Status cuMemAllocManaged(Address* pointer, std::size_t bytes, unsigned flags) {
-  DOUBLE_ENTER_CONTEXT("cuMemAllocManaged");
+  DOUBLE_ENTER_UNSAFE("cuMemAllocManaged");
   if (state.options.managed == 0) return kErrorNotSupported;
   if (bytes == 0 || flags != kAttachGlobal) return state.misuse(kCall, "zero bytes or bad flags", kErrorInvalidValue);
   Mapping* mapping = nullptr;
@@ -124,12 +127,13 @@ Status cuMemPrefetchAsync_v2(Address pointer, std::size_t bytes, Location locati
   auto stream = state.stream_of(handle);
   if (stream == nullptr || stream->context != context)
     return state.misuse(kCall, "unknown stream", kErrorInvalidHandle);
+  if (stream->capture != nullptr) return state.conflict(kCall, kNoMemoryNodes, *stream->capture, kErrorNotSupported);
   state.submit(kCall, stream, {{pointer, bytes, false, true}}, [](auto&, bool) { return kSuccess; });
   return kSuccess;
 }
 
 Status cuMemPoolCreate(MemoryPool* pool, const PoolProperties* properties) {
-  DOUBLE_ENTER_CONTEXT("cuMemPoolCreate");
+  DOUBLE_ENTER_UNSAFE("cuMemPoolCreate");
   if (state.options.pools == 0) return kErrorNotSupported;
   if (properties->type != kAllocationPinned || properties->location.type != kLocationDevice ||
       properties->location.id != context->device) {
@@ -144,7 +148,7 @@ Status cuMemPoolCreate(MemoryPool* pool, const PoolProperties* properties) {
 }
 
 Status cuMemPoolDestroy(MemoryPool pool) {
-  DOUBLE_ENTER_CONTEXT("cuMemPoolDestroy");
+  DOUBLE_ENTER_UNSAFE("cuMemPoolDestroy");
   if (state.pools.erase(pool) == 0) return state.misuse(kCall, "unknown pool", kErrorInvalidHandle);
   return kSuccess;
 }
@@ -159,7 +163,7 @@ Status cuMemPoolSetAttribute(MemoryPool pool, PoolAttribute attribute, void* val
 }
 
 Status cuMemPoolTrimTo(MemoryPool pool, std::size_t) {
-  DOUBLE_ENTER_CONTEXT("cuMemPoolTrimTo");
+  DOUBLE_ENTER_UNSAFE("cuMemPoolTrimTo");
   if (!state.pools.contains(pool)) return state.misuse(kCall, "unknown pool", kErrorInvalidHandle);
   return kSuccess;
 }
@@ -170,6 +174,7 @@ Status cuMemAllocFromPoolAsync(Address* pointer, std::size_t bytes, MemoryPool p
   if (found == state.pools.end()) return state.misuse(kCall, "unknown pool", kErrorInvalidHandle);
   auto stream = state.stream_of(handle);
   if (stream == nullptr) return state.misuse(kCall, "unknown stream", kErrorInvalidHandle);
+  if (stream->capture != nullptr) return state.conflict(kCall, kNoMemoryNodes, *stream->capture, kErrorNotSupported);
   if (found->second.context != context || stream->context != context) {
     return state.misuse(kCall, "pool or stream of another context", kErrorInvalidContext);
   }
@@ -191,6 +196,7 @@ Status cuMemFreeAsync(Address pointer, Stream handle) {
   auto stream = state.stream_of(handle);
   if (stream == nullptr || stream->context != context)
     return state.misuse(kCall, "unknown stream", kErrorInvalidHandle);
+  if (stream->capture != nullptr) return state.conflict(kCall, kNoMemoryNodes, *stream->capture, kErrorNotSupported);
   Mapping* mapping = allocation(state, pointer, {MemoryKind::kPooled});
   if (mapping == nullptr) return state.misuse(kCall, "no such allocation: " + spell(pointer, 0), kErrorInvalidValue);
   // The free is a write to the whole allocation: every use must come before it.
@@ -213,7 +219,7 @@ Status cuMemGetAllocationGranularity(std::size_t* bytes, const AllocationPropert
 
 Status cuMemAddressReserve(Address* pointer, std::size_t bytes, std::size_t alignment, Address,
                            unsigned long long flags) {
-  DOUBLE_ENTER_CONTEXT("cuMemAddressReserve");
+  DOUBLE_ENTER_UNSAFE("cuMemAddressReserve");
   if (state.options.virtual_memory == 0) return kErrorNotSupported;
   if (bytes == 0 || bytes % kGranularityBytes != 0 || flags != 0 || (alignment & (alignment - 1)) != 0) {
     return state.misuse(kCall, "bad size, alignment or flags", kErrorInvalidValue);
@@ -226,7 +232,7 @@ Status cuMemAddressReserve(Address* pointer, std::size_t bytes, std::size_t alig
 }
 
 Status cuMemAddressFree(Address pointer, std::size_t bytes) {
-  DOUBLE_ENTER_CONTEXT("cuMemAddressFree");
+  DOUBLE_ENTER_UNSAFE("cuMemAddressFree");
   auto found = state.reservations.find(pointer);
   if (found == state.reservations.end() || found->second != bytes) {
     return state.misuse(kCall, "no such reservation: " + spell(pointer, bytes), kErrorInvalidValue);
@@ -241,7 +247,7 @@ Status cuMemAddressFree(Address pointer, std::size_t bytes) {
 
 Status cuMemCreate(MemoryHandle* handle, std::size_t bytes, const AllocationProperties* properties,
                    unsigned long long flags) {
-  DOUBLE_ENTER_CONTEXT("cuMemCreate");
+  DOUBLE_ENTER_UNSAFE("cuMemCreate");
   if (state.options.virtual_memory == 0) return kErrorNotSupported;
   if (bytes == 0 || bytes % kGranularityBytes != 0 || flags != 0 || properties->type != kAllocationPinned ||
       properties->location.type != kLocationDevice || properties->location.id != context->device) {
@@ -260,7 +266,7 @@ Status cuMemCreate(MemoryHandle* handle, std::size_t bytes, const AllocationProp
 }
 
 Status cuMemRelease(MemoryHandle handle) {
-  DOUBLE_ENTER_CONTEXT("cuMemRelease");
+  DOUBLE_ENTER_UNSAFE("cuMemRelease");
   auto found = state.handles.find(handle);
   if (found == state.handles.end()) return state.misuse(kCall, "unknown handle", kErrorInvalidValue);
   // The bytes live on while they are mapped. Imported ones are counted by the process that made them.
@@ -293,7 +299,7 @@ Status cuMemImportFromShareableHandle(MemoryHandle* handle, void* shareable, Han
 }
 
 Status cuMemMap(Address pointer, std::size_t bytes, std::size_t offset, MemoryHandle handle, unsigned long long flags) {
-  DOUBLE_ENTER_CONTEXT("cuMemMap");
+  DOUBLE_ENTER_UNSAFE("cuMemMap");
   auto found = state.handles.find(handle);
   if (found == state.handles.end()) return state.misuse(kCall, "unknown handle", kErrorInvalidValue);
   if (offset != 0 || flags != 0 || bytes != found->second->bytes || pointer % kGranularityBytes != 0) {
@@ -322,7 +328,7 @@ Status cuMemMap(Address pointer, std::size_t bytes, std::size_t offset, MemoryHa
 }
 
 Status cuMemUnmap(Address pointer, std::size_t bytes) {
-  DOUBLE_ENTER_CONTEXT("cuMemUnmap");
+  DOUBLE_ENTER_UNSAFE("cuMemUnmap");
   std::uint64_t at = pointer;
   while (at < pointer + bytes) {
     auto found = state.mappings.find(at);
@@ -347,7 +353,7 @@ Status cuMemUnmap(Address pointer, std::size_t bytes) {
 }
 
 Status cuMemSetAccess(Address pointer, std::size_t bytes, const AccessDescription* access, std::size_t count) {
-  DOUBLE_ENTER_CONTEXT("cuMemSetAccess");
+  DOUBLE_ENTER_UNSAFE("cuMemSetAccess");
   if (count != 1 || access->location.type != kLocationDevice) {
     return state.misuse(kCall, "bad access description", kErrorInvalidValue);
   }

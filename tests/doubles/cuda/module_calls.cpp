@@ -155,7 +155,7 @@ namespace berth::internal::cuda {
 extern "C" {
 
 Status cuModuleLoadData(Module* handle, const void* image) {
-  DOUBLE_ENTER_CONTEXT("cuModuleLoadData");
+  DOUBLE_ENTER_UNSAFE("cuModuleLoadData");
   if (image == nullptr) return state.misuse(kCall, "null image", kErrorInvalidValue);
   auto module = std::make_unique<ModuleState>();
   module->context = context;
@@ -166,7 +166,7 @@ Status cuModuleLoadData(Module* handle, const void* image) {
 }
 
 Status cuModuleUnload(Module handle) {
-  DOUBLE_ENTER_CONTEXT("cuModuleUnload");
+  DOUBLE_ENTER_UNSAFE("cuModuleUnload");
   if (state.modules.erase(handle) == 0) return state.misuse(kCall, "unknown module", kErrorInvalidHandle);
   return kSuccess;
 }
@@ -198,6 +198,7 @@ Status cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
   auto stream = state.stream_of(stream_handle);
   if (stream == nullptr || stream->context != context)
     return state.misuse(kCall, "unknown stream", kErrorInvalidHandle);
+  if (const Status unusable = State::usable_stream(*stream); unusable != kSuccess) return unusable;
   const FunctionState* function = function_of(state, handle, context);
   if (function == nullptr) return state.misuse(kCall, "unknown function", kErrorInvalidHandle);
   if (grid_x * grid_y * grid_z == 0 || block_x * block_y * block_z == 0 || block_x * block_y * block_z > 1024) {

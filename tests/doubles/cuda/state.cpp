@@ -244,8 +244,52 @@ bool State::ordered(const char* call, const StreamState& stream, const Range& ra
   return good;
 }
 
+namespace {
+
+// Two operations of one graph that conflict need an order in the graph itself.
+void capture_node(State& state, const char* call, StreamState& stream, std::vector<Range> ranges, Run run) {
+  stream.capture_clock.tick(stream.number);
+  CaptureState& capture = *stream.capture;
+  for (const Range& range : ranges)
+    for (const Node& node : capture.nodes) {
+      if (stream.capture_clock.at(node.stream) >= node.tick) continue;
+      for (const Range& other : node.ranges)
+        if ((range.writes || other.writes) && range.begin < other.begin + other.bytes &&
+            other.begin < range.begin + range.bytes)
+          state.violation(std::string("race: ") + call + " and an earlier operation of the graph both use " +
+                          spell(range.begin, range.bytes) + " with no order between them");
+    }
+  capture.nodes.push_back({std::move(ranges), std::move(run), stream.number, stream.capture_clock.at(stream.number)});
+}
+
+}  // namespace
+
+Status State::conflict(const char* call, const std::string& what, CaptureState& capture, Status status) {
+  capture.invalid = true;
+  return misuse(call, what, status);
+}
+
+Status State::unsafe(const char* call) {
+  const auto me = std::this_thread::get_id();
+  const auto found = capture_modes.find(me);
+  const CaptureMode mode = found == capture_modes.end() ? kCaptureGlobal : found->second;
+  if (mode == kCaptureRelaxed) return kSuccess;
+  Status status = kSuccess;
+  for (const auto& capture : captures) {
+    const bool mine = capture->thread == me && capture->mode != kCaptureRelaxed;
+    const bool theirs = mode == kCaptureGlobal && capture->thread != me && capture->mode == kCaptureGlobal;
+    if (mine || theirs)
+      status = conflict(call, "potentially unsafe while a stream captures", *capture, kErrorCaptureUnsupported);
+  }
+  return status;
+}
+
 std::uint64_t State::submit(const char* call, const std::shared_ptr<StreamState>& stream, std::vector<Range> ranges,
                             Run run) {
+  if (stream->capture != nullptr) {
+    capture_node(*this, call, *stream, std::move(ranges), std::move(run));
+    return stream->submitted;
+  }
   stream->clock.join(host);
   stream->clock.tick(stream->number);
   bool raced = false;

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "devices/cuda/cuda_abi.h"
@@ -103,6 +104,43 @@ struct Operation {
   std::function<Status(std::unique_lock<std::mutex>&)> run;
 };
 
+// A piece of memory an operation touches.
+struct Range {
+  std::uint64_t begin;
+  std::size_t bytes;
+  bool writes;
+  bool advice = false;
+};
+
+using Run = std::function<Status(std::unique_lock<std::mutex>&, bool raced)>;
+
+// One operation of a graph, and the stream and tick at which it was captured.
+struct Node {
+  std::vector<Range> ranges;
+  Run run;
+  std::size_t stream;
+  std::uint64_t tick;
+};
+
+struct StreamState;
+
+// What a stream, and those that joined it, capture. Its clocks are its own: captured work happens at no time.
+struct CaptureState {
+  CaptureMode mode = kCaptureGlobal;
+  std::thread::id thread;
+  const StreamState* origin = nullptr;
+  bool active = true;    // until its end
+  bool invalid = false;  // a call broke its rules; every later one fails
+  std::vector<Node> nodes;
+};
+
+struct GraphState {
+  DeviceContext* context = nullptr;
+  std::shared_ptr<const std::vector<Node>> nodes;
+  std::size_t stream = 0;  // of the last launch, with its tick
+  std::uint64_t tick = 0;  // 0: never launched
+};
+
 struct StreamState {
   DeviceContext* context = nullptr;
   std::size_t number = 0;
@@ -112,6 +150,8 @@ struct StreamState {
   std::uint64_t demanded = 0;
   std::uint64_t completed = 0;
   bool destroyed = false;
+  std::shared_ptr<CaptureState> capture;  // null unless the stream captures
+  Clock capture_clock;
 };
 
 struct EventState {
@@ -120,6 +160,8 @@ struct EventState {
   std::uint64_t sequence = 0;
   Clock clock;
   int asked = 0;
+  std::shared_ptr<CaptureState> capture;  // null unless recorded by a capturing stream
+  Clock capture_clock;
 };
 
 struct FunctionState {
@@ -138,14 +180,6 @@ struct Failure {
   std::uint64_t left;
   Status status;
   bool lose_device;
-};
-
-// A piece of memory an operation touches.
-struct Range {
-  std::uint64_t begin;
-  std::size_t bytes;
-  bool writes;
-  bool advice = false;
 };
 
 class State {
@@ -177,8 +211,8 @@ class State {
 
   // Streams.
   std::shared_ptr<StreamState> stream_of(Stream stream);
-  using Run = std::function<Status(std::unique_lock<std::mutex>&, bool raced)>;
-  // Puts an operation on a stream: checks its ranges against the order, and wakes the stream when eager.
+  // Puts an operation on a stream: checks its ranges against the order, and wakes the stream when eager. On a stream
+  // that captures, adds it to the graph instead.
   std::uint64_t submit(const char* call, const std::shared_ptr<StreamState>& stream, std::vector<Range> ranges,
                        Run run);
   void demand(StreamState& stream, std::uint64_t sequence);
@@ -186,6 +220,16 @@ class State {
   void drain(std::unique_lock<std::mutex>& lock, StreamState& stream, std::uint64_t sequence);
   void start(const std::shared_ptr<StreamState>& stream);
   bool ordered(const char* call, const StreamState& stream, const Range& range, std::uint64_t tick);
+
+  // Captures. At the head of a call that is potentially unsafe during a capture: fails if the modes of this thread and
+  // of the captures in progress forbid it, which also invalidates those captures.
+  Status unsafe(const char* call);
+  // A call that conflicts with the capture of this stream in every mode.
+  Status conflict(const char* call, const std::string& what, CaptureState& capture, Status status);
+  // What a call on a stream finds if its capture is invalid.
+  static Status usable_stream(const StreamState& stream) {
+    return stream.capture != nullptr && stream.capture->invalid ? kErrorCaptureInvalidated : kSuccess;
+  }
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -209,6 +253,10 @@ class State {
   std::map<Event, std::unique_ptr<EventState>> events;
   std::map<Module, std::unique_ptr<ModuleState>> modules;
   std::map<MemoryPool, PoolState> pools;
+  std::vector<std::shared_ptr<CaptureState>> captures;  // in progress
+  std::map<std::thread::id, CaptureMode> capture_modes;
+  std::map<Graph, GraphState> graphs;
+  std::map<GraphExec, GraphState> graph_execs;
   std::uintptr_t next_object = 0x100000;
   std::map<int, std::size_t> used;  // bytes in use by device
   std::map<std::string, CudaDoubleKernel> kernels;

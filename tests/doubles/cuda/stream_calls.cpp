@@ -145,10 +145,17 @@ void send(State& state, Lock& lock, const char* call, const std::shared_ptr<Stre
 
 }  // namespace
 
-#define DOUBLE_STREAM(handle)                                                               \
-  auto stream = state.stream_of(handle);                                                    \
-  if (stream == nullptr) return state.misuse(kCall, "unknown stream", kErrorInvalidHandle); \
-  if (stream->context != context) return state.misuse(kCall, "a stream of another context", kErrorInvalidHandle)
+#define DOUBLE_STREAM(handle)                                                                                     \
+  auto stream = state.stream_of(handle);                                                                          \
+  if (stream == nullptr) return state.misuse(kCall, "unknown stream", kErrorInvalidHandle);                       \
+  if (stream->context != context) return state.misuse(kCall, "a stream of another context", kErrorInvalidHandle); \
+  if (const Status unusable = State::usable_stream(*stream); unusable != kSuccess) return unusable
+
+// A stream that captures nothing: there is no time at which captured work is done.
+#define DOUBLE_WAITABLE_STREAM(handle) \
+  DOUBLE_STREAM(handle);               \
+  if (stream->capture != nullptr)      \
+  return state.conflict(kCall, "the stream captures", *stream->capture, kErrorCaptureUnsupported)
 
 namespace berth::internal::cuda {
 extern "C" {
@@ -171,6 +178,8 @@ Status cuStreamDestroy_v2(Stream handle) {
   DOUBLE_ENTER_CONTEXT("cuStreamDestroy");
   auto stream = state.stream_of(handle);
   if (stream == nullptr) return state.misuse(kCall, "unknown stream", kErrorInvalidHandle);
+  if (stream->capture != nullptr)
+    return state.conflict(kCall, "the stream captures", *stream->capture, kErrorCaptureUnsupported);
   // What was submitted still runs, when somebody waits for it.
   stream->destroyed = true;
   state.streams.erase(handle);
@@ -179,8 +188,8 @@ Status cuStreamDestroy_v2(Stream handle) {
 }
 
 Status cuStreamSynchronize(Stream handle) {
-  DOUBLE_ENTER_CONTEXT("cuStreamSynchronize");
-  DOUBLE_STREAM(handle);
+  DOUBLE_ENTER_UNSAFE("cuStreamSynchronize");
+  DOUBLE_WAITABLE_STREAM(handle);
   const cuda_double::Clock waited = stream->clock;
   state.drain(lock, *stream, stream->submitted);
   state.host.join(waited);
@@ -188,8 +197,8 @@ Status cuStreamSynchronize(Stream handle) {
 }
 
 Status cuStreamQuery(Stream handle) {
-  DOUBLE_ENTER_CONTEXT("cuStreamQuery");
-  DOUBLE_STREAM(handle);
+  DOUBLE_ENTER_UNSAFE("cuStreamQuery");
+  DOUBLE_WAITABLE_STREAM(handle);
   if (stream->completed < stream->submitted) {
     state.demand(*stream, stream->submitted);
     return kErrorNotReady;
@@ -206,7 +215,20 @@ Status cuStreamWaitEvent(Stream handle, Event event_handle, unsigned flags) {
   if (found == state.events.end()) return state.misuse(kCall, "unknown event", kErrorInvalidHandle);
   if (flags != 0) return state.misuse(kCall, "bad flags", kErrorInvalidValue);
   const EventState& event = *found->second;
-  if (event.stream == nullptr) return kSuccess;  // never recorded: nothing to wait for
+  if (event.stream == nullptr && event.capture == nullptr) return kSuccess;  // never recorded: nothing to wait for
+  if (stream->capture != nullptr && event.capture != stream->capture)
+    return state.conflict(kCall, "a capturing stream waits for an event from outside of its capture", *stream->capture,
+                          kErrorCaptureIsolation);
+  if (event.capture != nullptr) {
+    if (!event.capture->active) return state.misuse(kCall, "the event was captured", kErrorCapturedEvent);
+    if (event.capture->invalid) return kErrorCaptureInvalidated;
+    if (stream->capture == nullptr) {
+      stream->capture = event.capture;  // the stream joins the capture
+      stream->capture_clock = {};
+    }
+    stream->capture_clock.join(event.capture_clock);
+    return kSuccess;
+  }
   stream->clock.join(event.clock);
   state.submit(kCall, stream, {}, [&state, from = event.stream, sequence = event.sequence](Lock& held, bool) {
     state.drain(held, *from, sequence);
@@ -237,6 +259,12 @@ Status cuEventRecord(Event handle, Stream stream_handle) {
   if (found == state.events.end()) return state.misuse(kCall, "unknown event", kErrorInvalidHandle);
   EventState& event = *found->second;
   if (event.context != stream->context) return state.misuse(kCall, "an event of another context", kErrorInvalidHandle);
+  event.capture = stream->capture;
+  if (event.capture != nullptr) {
+    event.capture_clock = stream->capture_clock;
+    event.stream = nullptr;
+    return kSuccess;
+  }
   event.sequence = state.submit(kCall, stream, {}, [](Lock&, bool) { return kSuccess; });
   event.stream = stream;
   event.clock = stream->clock;
@@ -245,9 +273,11 @@ Status cuEventRecord(Event handle, Stream stream_handle) {
 }
 
 Status cuEventSynchronize(Event handle) {
-  DOUBLE_ENTER_CONTEXT("cuEventSynchronize");
+  DOUBLE_ENTER_UNSAFE("cuEventSynchronize");
   auto found = state.events.find(handle);
   if (found == state.events.end()) return state.misuse(kCall, "unknown event", kErrorInvalidHandle);
+  if (found->second->capture != nullptr)
+    return state.conflict(kCall, "the event was captured", *found->second->capture, kErrorCapturedEvent);
   auto stream = found->second->stream;
   if (stream == nullptr) return kSuccess;
   const cuda_double::Clock waited = found->second->clock;
@@ -257,9 +287,11 @@ Status cuEventSynchronize(Event handle) {
 }
 
 Status cuEventQuery(Event handle) {
-  DOUBLE_ENTER_CONTEXT("cuEventQuery");
+  DOUBLE_ENTER_UNSAFE("cuEventQuery");
   auto found = state.events.find(handle);
   if (found == state.events.end()) return state.misuse(kCall, "unknown event", kErrorInvalidHandle);
+  if (found->second->capture != nullptr)
+    return state.conflict(kCall, "the event was captured", *found->second->capture, kErrorCapturedEvent);
   EventState& event = *found->second;
   if (event.stream == nullptr) return kSuccess;
   if (event.stream->completed >= event.sequence) {
@@ -284,6 +316,9 @@ Status cuMemcpyHtoDAsync_v2(Address target, const void* source, std::size_t byte
     status = host_side(state, kCall, transfer, transfer.source, const_cast<void*>(source), 0, false);
   }
   if (status != kSuccess) return status;
+  // A replay would read the caller's memory again, which may be gone.
+  if (stream->capture != nullptr && transfer.source.taken != nullptr)
+    return state.conflict(kCall, "a captured copy from pageable memory", *stream->capture, kErrorCaptureUnsupported);
   state.traffic.host_to_device += bytes;
   send(state, lock, kCall, stream, std::move(transfer));
   return kSuccess;
@@ -297,8 +332,11 @@ Status cuMemcpyDtoHAsync_v2(void* target, Address source, std::size_t bytes, Str
   Status status = device_side(state, kCall, context, transfer, transfer.source, source, 0, false);
   if (status == kSuccess) status = host_side(state, kCall, transfer, transfer.target, target, 0, true);
   if (status != kSuccess) return status;
-  state.traffic.device_to_host += bytes;
   const bool blocks = transfer.blocks;
+  if (stream->capture != nullptr && blocks)
+    return state.conflict(kCall, "a captured copy to pageable memory", *stream->capture, kErrorCaptureUnsupported);
+  if (const Status unsafe = blocks ? state.unsafe(kCall) : kSuccess; unsafe != kSuccess) return unsafe;
+  state.traffic.device_to_host += bytes;
   send(state, lock, kCall, stream, std::move(transfer));
   return blocks ? context->lost : kSuccess;
 }
