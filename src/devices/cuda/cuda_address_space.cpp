@@ -64,6 +64,7 @@ class CudaAddressSpace final : public AddressSpace {
   }
 
   Result<SharedMapping> map_shareable(std::size_t bytes) override {
+    BERTH_TRY(check_no_capture("mapping memory", Layer::kDevice));
     const ContextScope scope(cuda_);
     BERTH_TRY(scope.check());
     const AllocationProperties properties = properties_of(cuda_, kHandleDescriptor);
@@ -100,6 +101,7 @@ class CudaAddressSpace final : public AddressSpace {
                    "shared memory of {} bytes to import, and CUDA memory comes in multiples of {}: pass the "
                    "memory_bytes that Buffer::share returned",
                    bytes, granularity_);
+    BERTH_TRY(check_no_capture("mapping memory", Layer::kDevice));
     const ContextScope scope(cuda_);
     BERTH_TRY(scope.check());
     MemoryHandle handle = 0;
