@@ -299,14 +299,17 @@ def write_large(path, events, depth):
                                  ("name", f"function_{i}")])
 
         time = 0
+        live = []
         for i in range(events // 2):
             time += rng.randrange(50)
-            at = rng.randrange(2000 - depth)
-            size = rng.randrange(1, 2 * MIB)
-            for action in ("alloc", "free_completed"):
+            made = ("alloc", 0x7F0000000000 + i % 4096 * 4 * MIB, rng.randrange(1, 2 * MIB),
+                    rng.randrange(2000 - depth))
+            live.append(made)
+            # Thousands are live at a time, and each is freed after a while.
+            freed = live.pop(0) if len(live) > 3000 else None
+            for action, address, size, at in (made,) + ((("free_completed",) + freed[1:],) if freed else ()):
                 fields = pickler.remember(b"}")[0] + b"(" + pickler.text("action") + pickler.text(action)
-                for key, value in (("addr", 0x7F0000000000 + i % 4096 * 4 * MIB), ("size", size), ("stream", 0),
-                                   ("time_us", time)):
+                for key, value in (("addr", address), ("size", size), ("stream", 0), ("time_us", time)):
                     fields += pickler.text(key) + pickler.number(value)
                 fields += pickler.text("frames") + pickler.remember(b"]")[0] + b"("
                 file.write(fields + b"".join([frame(at + d) for d in range(depth)]) + b"eu")
