@@ -23,7 +23,9 @@
 #include <vector>
 
 #include "berth/alloc/caching_pool.h"
+#include "berth/memory/queue.h"
 #include "berth/memory/registry.h"
+#include "berth/weights/async_load.h"
 #include "berth/weights/save.h"
 #include "berth/weights/weights.h"
 
@@ -204,7 +206,24 @@ void run_here(Bench& bench) {
     const auto pool = berth::make_caching_pool(cpu, {.max_cached_bytes = 2 * kBytes});
     Bench::add(loading, "berth, memory of the round before (a pool)",
                [=] { return berth::open_weights(path).value().load_all(pool).value(); });
+    for (const auto method : {berth::ReadMethod::kThreads, berth::ReadMethod::kRing})
+      Bench::add(loading, fmt::format("berth, in the background: {}", to_string(method)), [=] {
+        auto load = berth::load_all_async(berth::open_weights(path).value(), cpu, {.method = method}).value();
+        load.finish().value();
+        return load;
+      });
     bench.measure_in_turns(fmt::format("load {}", kind), loading);
+
+    // Until the first tensor can be used. The rest is read, or cancelled, outside the clock.
+    Bench::Works first;
+    Bench::add(first, "berth::load_all", [=] { return berth::open_weights(path).value().load_all(cpu).value(); });
+    for (const auto method : {berth::ReadMethod::kThreads, berth::ReadMethod::kRing})
+      Bench::add(first, method == berth::ReadMethod::kThreads ? "berth" : "berth, ring", [=] {
+        auto load = berth::load_all_async(berth::open_weights(path).value(), cpu, {.method = method}).value();
+        berth::wait(load.arrivals()[0]).value();
+        return load;
+      });
+    bench.measure_in_turns(fmt::format("first {}", kind), first);
   }
   bench.measure("one", "berth", [&] {
     return berth::open_weights(bench.path("many.safetensors")).value().load("layers.777.block.3.weight", cpu).value();
@@ -261,6 +280,8 @@ void print(const Bench& bench) {
       {"touch many", "open + touch every page in place, 1 GiB in 30,000", "berth", "0.9 of raw mmap"},
       {"load few", "load all to fresh memory, 1 GiB in 300", "berth", "3x the fastest; 0.8 of pre-faulted"},
       {"load many", "load all to fresh memory, 1 GiB in 30,000", "berth", "3x the fastest; 0.8 of pre-faulted"},
+      {"first few", "background load until the first tensor is there, 1 GiB in 300", "berth", "none"},
+      {"first many", "background load until the first tensor is there, 1 GiB in 30,000", "berth", "none"},
       {"one", "open + load one tensor of 30,000", "berth", "3x faster than the fastest peer"},
       {"tiny", "open a tiny file + its tensor", "berth", "3x faster than the fastest peer"},
       {"dlpack import", "import through DLPack from Python", "berth.from_dlpack(numpy)",

@@ -1,11 +1,14 @@
-// Writes a small weight file, lists it, and takes tensors from it: mapped, loaded and sliced.
+// Writes a small weight file, lists it, and takes tensors from it: mapped, loaded, sliced, and loaded in
+// the background.
 #include "berth/weights/weights.h"
 
 #include <cstdio>
 #include <filesystem>
 #include <vector>
 
+#include "berth/memory/queue.h"
 #include "berth/memory/registry.h"
+#include "berth/weights/async_load.h"
 #include "berth/weights/save.h"
 
 int main() {
@@ -24,9 +27,12 @@ int main() {
   const auto mapped = file.tensor("embeddings.weight").value();  // nothing is read until it is touched
   const auto loaded = file.load("embeddings.weight", cpu).value();
   const auto shard = file.load_slice("embeddings.weight", {.axis = 0, .begin = 2, .end = 4}, cpu).value();
+  const auto background = berth::load_all_async(file, cpu).value();  // read while this thread does something else
+  berth::wait(background.arrivals()[0]).value();                     // the first tensor is there
+  const bool arrived = background.buffers()[0].as_slice<float>().value()[31] == 31.0f;
   std::filesystem::remove(path);
-  const bool right = mapped.as_slice<float>().value()[31] == 31.0f && loaded.as_slice<float>().value()[31] == 31.0f &&
-                     shard.as_slice<float>().value()[0] == 16.0f;
-  std::puts(right ? "mapped, loaded and sliced" : "wrong values");
+  const bool right = arrived && mapped.as_slice<float>().value()[31] == 31.0f &&
+                     loaded.as_slice<float>().value()[31] == 31.0f && shard.as_slice<float>().value()[0] == 16.0f;
+  std::puts(right ? "mapped, loaded, sliced and loaded in the background" : "wrong values");
   return right ? 0 : 1;
 }

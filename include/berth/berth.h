@@ -58,5 +58,6 @@
 #include "berth/tensor/memory_traits.h"
 #include "berth/tensor/shape.h"
 #include "berth/tensor/step_buffers.h"
+#include "berth/weights/async_load.h"
 #include "berth/weights/save.h"
 #include "berth/weights/weights.h"

@@ -1,9 +1,6 @@
 #include "weights/load.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <limits.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +19,7 @@
 #include "berth/base/mutex.h"
 #include "berth/memory/registry.h"
 #include "weights/load_plan.h"
+#include "weights/read_job.h"
 
 namespace berth::internal::formats {
 namespace {
@@ -100,35 +98,7 @@ class Loading {
   // Reads each piece to its address in host memory.
   Result<void> read_scattered(const LoadJob& job, std::span<std::byte* const> targets) const {
     const auto all = pieces(job);
-    const FileSource& source = sources_[all.front().file];
-    std::array<std::byte, kGapBytes> gap;
-    std::array<iovec, kJobPieces * 2> parts;
-    std::size_t count = 0;
-    std::uint64_t offset = all.front().offset;
-    for (const LoadPiece& piece : all) {
-      if (std::uint64_t skip = count == 0 ? 0 : piece.offset - offset; skip != 0) parts[count++] = {gap.data(), skip};
-      parts[count++] = {targets[piece.request] + piece.target, piece.bytes};
-      offset = piece.offset + piece.bytes;
-    }
-    offset = all.front().offset;
-    for (iovec* part = parts.data(); count > 0;) {
-      const ssize_t got = ::preadv(source.descriptor(), part, static_cast<int>(std::min<std::size_t>(count, IOV_MAX)),
-                                   static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return read_failed(source, offset, got);
-      offset += static_cast<std::uint64_t>(got);
-      auto left = static_cast<std::size_t>(got);
-      while (count > 0 && left >= part->iov_len) {
-        left -= part->iov_len;
-        ++part;
-        --count;
-      }
-      if (left > 0) {
-        part->iov_base = static_cast<std::byte*>(part->iov_base) + left;
-        part->iov_len -= left;
-      }
-    }
-    return {};
+    return formats::read_scattered(sources_[all.front().file], all, targets);
   }
 
   // Bypasses the page cache: aligned reads into `bounce`, then copies. The disk is slower than the copies.
@@ -155,14 +125,6 @@ class Loading {
  private:
   static Error cancelled() {
     return Error(Code::kCancelled, Layer::kFormat, "loading was cancelled; nothing was kept");
-  }
-  static Error read_failed(const FileSource& source, std::uint64_t offset, ssize_t got) {
-    if (got == 0)
-      return Error::with_text(
-          Code::kIo, Layer::kFormat,
-          fmt::format("{}: ends at {} now, it had {} bytes when it was opened", source.path(), offset, source.size()));
-    return Error::with_text(Code::kIo, Layer::kFormat,
-                            fmt::format("{}: reading at {} failed: {}", source.path(), offset, std::strerror(errno)));
   }
 
   std::span<const FileSource> sources_;

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "berth/weights/weights.h"
@@ -30,6 +32,14 @@ struct LoadRequest {
 Result<LoadRequest> whole_tensor(const TensorInfo& info);
 // kInvalidArgument for a slice outside the shape or through a packed block.
 Result<LoadRequest> sliced_tensor(const TensorInfo& info, const AxisSlice& slice);
+
+// What loads need of a weight file.
+struct WeightAccess {
+  // Its files, which stay open as long as the pointer exists.
+  static std::shared_ptr<const std::vector<FileSource>> sources(const WeightFile& file);
+  // kNotFound for a name.
+  static Result<std::vector<LoadRequest>> requests(const WeightFile& file, std::span<const std::string_view> names);
+};
 
 // Loads all requests, or returns an error. Buffers are in the order of the requests.
 Result<LoadedTensors> load_tensors(std::span<const FileSource> sources, std::span<const LoadRequest> requests,

@@ -277,15 +277,30 @@ Result<Buffer> WeightFile::tensor(const TensorInfo& info) const {
   return mapped.view(info.offset, info.dtype, shape);
 }
 
-Result<LoadedTensors> WeightFile::load(std::span<const std::string_view> names, const AllocatorPtr& allocator,
-                                       const LoadOptions& options) const {
-  std::vector<formats::LoadRequest> requests;
+namespace internal::formats {
+
+std::shared_ptr<const std::vector<FileSource>> WeightAccess::sources(const WeightFile& file) {
+  if (file.opened_ == nullptr) return std::make_shared<const std::vector<FileSource>>();
+  return {file.opened_, &file.opened_->sources};
+}
+
+Result<std::vector<LoadRequest>> WeightAccess::requests(const WeightFile& file,
+                                                        std::span<const std::string_view> names) {
+  std::vector<LoadRequest> requests;
   requests.reserve(names.size());
   for (const std::string_view name : names) {
-    BERTH_TRY_ASSIGN(const TensorInfo* info, require(*this, name));
-    BERTH_TRY_ASSIGN(formats::LoadRequest request, formats::whole_tensor(*info));
+    BERTH_TRY_ASSIGN(const TensorInfo* info, require(file, name));
+    BERTH_TRY_ASSIGN(LoadRequest request, whole_tensor(*info));
     requests.push_back(request);
   }
+  return requests;
+}
+
+}  // namespace internal::formats
+
+Result<LoadedTensors> WeightFile::load(std::span<const std::string_view> names, const AllocatorPtr& allocator,
+                                       const LoadOptions& options) const {
+  BERTH_TRY_ASSIGN(const std::vector<formats::LoadRequest> requests, formats::WeightAccess::requests(*this, names));
   if (requests.empty()) return LoadedTensors{};
   return formats::load_tensors(opened_->sources, requests, allocator, options);
 }

@@ -26,6 +26,7 @@
 #include "berth/plan/memory_map.h"
 #include "berth/plan/plan_files.h"
 #include "berth/tensor/evictable.h"
+#include "berth/weights/async_load.h"
 #include "berth/weights/save.h"
 #include "berth/weights/weights.h"
 #include "engines/onnxruntime_library.h"
@@ -252,6 +253,25 @@ TEST(SystemFaults, WeightsAreLoadedRightOrNotAtAll) {
       return expect_same(mapped, v);
     });
     for (const char* call : {"open", "fstat", "mmap", "lseek"}) EXPECT_TRUE(swept.reported.contains(call)) << call;
+  }
+}
+
+TEST(SystemFaults, WeightsArriveInTheBackgroundRightOrNotAtAll) {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "a.safetensors").string();
+  const Buffer w = numbers(100'000), v = numbers(777);
+  ASSERT_TRUE(save_safetensors(path, std::vector<NamedBuffer>{{"w", w}, {"v", v}}));
+  for (const ReadMethod method : {ReadMethod::kThreads, ReadMethod::kRing}) {
+    const Swept swept = sweep([&]() -> Result<void> {
+      BERTH_TRY_ASSIGN(const WeightFile file, open_weights(path));
+      const std::string_view names[] = {"v", "w"};
+      BERTH_TRY_ASSIGN(AsyncLoad load,
+                       load_async(file, names, device("CPU").value(), {.method = method, .readers = 1}));
+      BERTH_TRY(load.finish());
+      BERTH_TRY(expect_same(load.buffers()[0], v));
+      return expect_same(load.buffers()[1], w);
+    });
+    EXPECT_TRUE(swept.reported.contains(method == ReadMethod::kRing ? "syscall" : "preadv"));
   }
 }
 

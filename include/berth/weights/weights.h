@@ -29,6 +29,10 @@
 
 namespace berth {
 
+namespace internal::formats {
+struct WeightAccess;
+}  // namespace internal::formats
+
 enum class WeightFormat : std::uint8_t { kSafetensors, kGguf, kNpy, kNpz };
 std::string_view to_string(WeightFormat format) noexcept;  // "safetensors", "gguf", "npy", "npz"
 
@@ -114,6 +118,7 @@ class WeightFile {
   struct Opened;
   explicit WeightFile(std::shared_ptr<const Opened> opened) noexcept : opened_(std::move(opened)) {}
   friend Result<WeightFile> open_weights(const std::string& path);
+  friend struct internal::formats::WeightAccess;
 
   std::shared_ptr<const Opened> opened_;
 };
