@@ -84,6 +84,7 @@ class Campaign {
     ValueRule value = ValueRule::kTallest;
     double noise = 0;
     Random random{0};
+    std::uint64_t blocks = 0;
     std::string_view name;
     SearchOutcome outcome = SearchOutcome::kLimit;
     std::uint64_t nodes = 0;
@@ -190,6 +191,13 @@ class Campaign {
                                       std::pow(kGrowth, static_cast<double>(std::min<std::uint64_t>(round, 40))));
   }
 
+  // Every other restart is on bundles, few of them where little can be joined. Long restarts, which are to prove, are
+  // not.
+  bool bundles_at(std::uint64_t index) const noexcept {
+    const bool worthwhile = 4 * memory_.fewest_blocks <= 3 * scaled_.free.size();
+    return scaled_.input.simple && index % 16 != 15 && index % (worthwhile ? 2 : 16) == 1;
+  }
+
   Restart design(std::uint64_t index, const CampaignResult& result) const {
     Restart restart;
     Random random(limits_.seed, index);
@@ -200,7 +208,7 @@ class Campaign {
     // Where only the goal counts it is mostly met at once; only if not, most of the restarts climb down to it.
     const bool climbing =
         limits_.minimise ? index >= kRules : memory_.work >= kStraight * plain_limit(0) && index % 4 != 0;
-    restart.bundled = index % 2 == 1 && index % 16 != 15 && scaled_.input.simple;  // long restarts are to prove
+    restart.bundled = bundles_at(index);
     const bool guided = climbing && !restart.bundled && index % 8 != 0 && !memory_.guides.empty();
     // Where most restarts are guided, those that are not still go through the portfolio one after the other.
     const std::uint64_t plain = memory_.plain_restarts;
@@ -263,6 +271,7 @@ class Campaign {
     Search<Unit> search(input);
     const SearchOutcome outcome = search.run(restart.capacity, restart.style, restart.keys, &interrupt);
     restart.nodes = search.nodes() + blocks_.size();
+    restart.blocks = blocks.size();
     if (outcome != SearchOutcome::kFound) return;
     restart.outcome = outcome;
     restart.offsets.resize(blocks_.size());
@@ -319,6 +328,8 @@ class Campaign {
     for (std::uint64_t i = 0; i < batch.size() && i <= winner; ++i) {
       result.work += batch[i].nodes;
       memory_.work += batch[i].nodes;
+      const std::uint64_t blocks = batch[i].blocks, fewest = memory_.fewest_blocks;
+      if (blocks > 0 && (fewest == 0 || blocks < fewest)) memory_.fewest_blocks = blocks;
     }
     if (winner != kUndecided) accept(batch[winner], result);
   }
