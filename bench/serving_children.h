@@ -19,10 +19,10 @@ using Json = nlohmann::json;
 inline Json counters_of(Server& server) {
   if (server.replay() == nullptr) return {};
   const berth::ReplayCounters c = server.replay()->counters();
-  return {{"requests", c.requests},  {"planned", c.planned},         {"recorded", c.recorded_runs},
-          {"arenas", c.arenas},      {"arena_bytes", c.arena_bytes}, {"deviated", c.deviated},
-          {"waits", c.waits},        {"predictions", c.predictions}, {"unattributed", c.unattributed},
-          {"unlearned", c.unlearned}};
+  return {{"requests", c.requests},   {"planned", c.planned},         {"recorded", c.recorded_runs},
+          {"arenas", c.arenas},       {"arena_bytes", c.arena_bytes}, {"deviated", c.deviated},
+          {"waits", c.waits},         {"predictions", c.predictions}, {"unattributed", c.unattributed},
+          {"unlearned", c.unlearned}, {"pool_peak", c.pool_peak}};
 }
 
 // N threads run one session at the same time. Memory is counted from the loaded session on, the recorded runs included;
@@ -34,9 +34,8 @@ inline Json threads_child(const std::string& side, const BenchModel& model, unsi
   Server server(side, bytes, std::move(options));
   bytes = {};
   const std::vector<ort::Tensor> inputs = server.inputs(model.usual);
-  fault_in_engine();
-  const std::uint64_t loaded = resident();
-  reset_peak();
+  fault_in_code();
+  const OverSession over;
   std::atomic<std::uint64_t> hash{0};
   std::atomic<bool> same{true};
   const auto all = [&](int count) {
@@ -57,7 +56,7 @@ inline Json threads_child(const std::string& side, const BenchModel& model, unsi
   const Clock::time_point start = Clock::now();
   all(runs);
   Json result{{"seconds", seconds_since(start)}, {"cpu", cpu_seconds() - cpu}};
-  result["over"] = peak() - std::min(peak(), loaded);
+  result["over"] = over.highest();
   result["hash"] = hash.load();
   result["same"] = same.load();
   if (server.replay() != nullptr) {
@@ -85,8 +84,7 @@ inline Json shapes_child(const std::string& side, const BenchModel& model, int c
   berth::engines::OnnxRuntimeOptions options;
   beginning.measure(options.replay);
   Server server(side, read_file(*find_model(model.file)), std::move(options));
-  const std::uint64_t loaded = resident();
-  reset_peak();
+  const OverSession over;
   std::mt19937 random(seed);
   Json hashes = Json::array();
   int last_recorded = 0, unseen = 0;
@@ -118,7 +116,7 @@ inline Json shapes_child(const std::string& side, const BenchModel& model, int c
     ++unseen;
   }
   const double n = std::max(unseen, 1);
-  Json result{{"hashes", hashes}, {"over", peak() - std::min(peak(), loaded)}, {"last_recorded", last_recorded}};
+  Json result{{"hashes", hashes}, {"over", over.highest()}, {"last_recorded", last_recorded}};
   result["deviated"] = deviated;
   result["unseen"] = unseen;
   result["requests"] = requests;
@@ -169,8 +167,8 @@ inline Json decoder_child(const std::string& side, int steps) {
   berth::engines::OnnxRuntimeOptions options;
   beginning.measure(options.replay);
   Server server(side, bytes, std::move(options));
-  fault_in_engine();
-  const std::uint64_t loaded = resident();
+  fault_in_code();
+  const OverSession over;
   std::vector<std::vector<std::byte>> caches(2 * kLayers, std::vector<std::byte>(std::size_t{4} * kWidth * 64));
   std::uint64_t hash = 0xcbf2'9ce4'8422'2325;
   int planned = 0;
@@ -213,7 +211,6 @@ inline Json decoder_child(const std::string& side, int steps) {
     }
   }
   const double cpu_after = cpu_seconds();
-  const std::uint64_t now = resident(), over = now - std::min(now, loaded);
   return {{"hash", hash},
           {"planned", planned},
           {"cpu", cpu_after - cpu},
@@ -221,7 +218,7 @@ inline Json decoder_child(const std::string& side, int steps) {
           {"begin_ms", beginning.all * 1e3},
           {"fault_ms", beginning.faults * 1e3},
           {"search_ms", beginning.search * 1e3},
-          {"over", over},
+          {"over", over.now()},
           {"counters", counters_of(server)}};
 }
 

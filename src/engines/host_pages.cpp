@@ -31,19 +31,6 @@ void give_back(const Block& block, std::uint64_t offset, std::uint64_t bytes) {
   if (begin < end) static_cast<void>(give_back_pages(reinterpret_cast<void*>(begin), end - begin));
 }
 
-class TrimmingHeap final : public AllocatorAdaptor {
- public:
-  explicit TrimmingHeap(AllocatorPtr inner) : AllocatorAdaptor(std::move(inner)) {}
-  Result<Block> allocate(const BlockSpec& spec) override { return inner()->allocate(spec); }
-  void release(const Block& block, Timepoint last_use) noexcept override { inner()->release(block, last_use); }
-  std::string_view name() const noexcept override { return "trimming heap"; }
-  std::size_t trim(std::size_t keep_bytes) noexcept override {
-    const std::size_t bytes = inner()->trim(keep_bytes);
-    trim_heap();
-    return bytes;
-  }
-};
-
 class ReadablePastEnd final : public AllocatorAdaptor {
  public:
   ReadablePastEnd(AllocatorPtr inner, std::uint64_t bytes) : AllocatorAdaptor(std::move(inner)), bytes_(bytes) {}
@@ -66,10 +53,6 @@ class ReadablePastEnd final : public AllocatorAdaptor {
 
 ArenaPages host_pages() {
   return {.fault_in = fault_in, .give_back = give_back};
-}
-
-AllocatorPtr trimming_heap(AllocatorPtr inner) {
-  return std::make_shared<TrimmingHeap>(std::move(inner));
 }
 
 AllocatorPtr readable_past_end(AllocatorPtr inner, std::uint64_t bytes) {

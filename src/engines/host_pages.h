@@ -12,10 +12,6 @@ namespace berth::internal {
 // For blocks of the CPU device or of an allocator with memory like that: anonymous and private to the process.
 ArenaPages host_pages();
 
-// An allocator around one of host memory whose trim() also trims the heap, where small blocks of the CPU device are.
-// What a recorded run leaves there is as much as the run needs, and in each thread's part of the heap.
-AllocatorPtr trimming_heap(AllocatorPtr inner);
-
 // An allocator around one of host memory whose blocks have `bytes` readable bytes after their end. kOutOfMemory for
 // sizes that cannot have them.
 AllocatorPtr readable_past_end(AllocatorPtr inner, std::uint64_t bytes);

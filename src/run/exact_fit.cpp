@@ -39,7 +39,10 @@ std::vector<Form> rounded_forms(std::span<const std::uint32_t> divisors) {
   for (const std::uint32_t divide : divisors) {
     forms.push_back({divide, divide - 1});
     forms.push_back({divide, 0});
-    for (std::uint32_t add = 1; add + 1 < divide; add += std::max(1u, divide / 8)) forms.push_back({divide, add});
+    // Windows of sound, such as 400 or 512 samples at a stride of 160, are multiples of 16.
+    const bool is_sound = divide >= 160;
+    const std::uint32_t step = is_sound ? 16 : std::max(1u, divide / 8);
+    for (std::uint32_t add = is_sound ? step : 1; add + 1 < divide; add += step) forms.push_back({divide, add});
   }
   return forms;
 }
@@ -215,7 +218,7 @@ struct FunctionFinder::Search {
       for (std::size_t set = begin; set < end && !over(); ++set) {
         const Forms& forms = finder.sets_[set];
         // With more terms fewer forms, so that fitting stays a matter of milliseconds.
-        if (terms >= 2 && !rounds_simply(forms)) continue;
+        if (!rounds_simply(forms) && (terms > 2 || (terms == 2 && finder.variables_ > 1))) continue;
         if (terms >= 3 && !is_plain(forms) && !all_alike(forms)) continue;
         // Where no rounding explains the samples, one that acted on them explains them by chance. One that never acted,
         // because they are all multiples, may be the truth.

@@ -68,24 +68,40 @@ RunArena* ArenaSet::choose(std::uint64_t need) {
   return best;
 }
 
+RunArena* ArenaSet::take(RunArena* arena, std::uint64_t need) noexcept {
+  arena->in_use = true;
+  arena->need = need;
+  arena->need_now = std::max(arena->need_now, need);
+  peak_ = std::max(peak_, ++in_use_);
+  return arena;
+}
+
 RunArena* ArenaSet::acquire(std::uint64_t need, std::chrono::steady_clock::time_point deadline, bool& waited) {
-  const unsigned cap = options_.max_arenas == 0 ? ReplayOptions::kMaxArenas : options_.max_arenas;
   const MutexLock guard(mutex_);
-  for (;;) {
-    if (in_use_ < cap) {
-      RunArena* arena = choose(need);
-      if (arena == nullptr) arena = add();
-      if (arena != nullptr) {
-        arena->in_use = true;
-        arena->need = need;
-        arena->need_now = std::max(arena->need_now, need);
-        peak_ = std::max(peak_, ++in_use_);
-        return arena;
-      }
-    }
-    if (options_.when_full == WhenFull::kPool) return nullptr;
-    waited = true;
-    if (!freed_.wait_until(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) return nullptr;
+  // Who comes later does not overtake those that wait.
+  if (in_use_ < cap() && waiting_.empty()) {
+    RunArena* arena = choose(need);
+    if (arena == nullptr) arena = add();
+    if (arena != nullptr) return take(arena, need);
+  }
+  if (options_.when_full == WhenFull::kPool) return nullptr;
+  waited = true;
+  Waiter self{.need = need};
+  waiting_.push_back(&self);
+  while (self.given == nullptr)
+    if (!self.woken.wait_until(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) break;
+  if (self.given == nullptr) std::erase(waiting_, &self);
+  return self.given;
+}
+
+void ArenaSet::serve_waiting() noexcept {
+  while (!waiting_.empty() && in_use_ < cap()) {
+    Waiter& first = *waiting_.front();
+    RunArena* arena = choose(first.need);
+    if (arena == nullptr) return;
+    first.given = take(arena, first.need);
+    waiting_.pop_front();
+    first.woken.notify_one();  // under the lock: the waiter is gone as soon as it sees the arena
   }
 }
 
@@ -165,8 +181,8 @@ void ArenaSet::release(RunArena& arena) noexcept {
     const MutexLock guard(mutex_);
     arena.in_use = false;
     --in_use_;
+    serve_waiting();
   }
-  freed_.notify_one();
   if (options_.decay.count() > 0) static_cast<void>(give_back(&arena));
 }
 
@@ -186,8 +202,11 @@ void ArenaSet::reclaim(RunArena& arena) noexcept {
     if (!arena.retired || !arena.follow.live().empty()) return;
   }
   drop_memory(arena);
-  const ScopedLock lock(arena.lock);
-  arena.retired = false;
+  {
+    const ScopedLock lock(arena.lock);
+    arena.retired = false;
+  }
+  serve_waiting();
 }
 
 void ArenaSet::turn_period() noexcept {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -99,12 +100,27 @@ class ArenaSet {
     for (std::size_t i = 0; i < size; ++i) visit(std::as_const(*arenas_[i].load(std::memory_order_relaxed)));
   }
   void count(ReplayCounters& counters) const noexcept;
+  // How many runs wait for an arena.
+  std::size_t waiting() const noexcept {
+    const MutexLock guard(mutex_);
+    return waiting_.size();
+  }
 
  private:
   std::chrono::steady_clock::time_point now() const {
     return options_.clock ? options_.clock() : std::chrono::steady_clock::now();
   }
+  // A run that waits for an arena. An arena that becomes free is given to the first, so that it wakes no others and
+  // cannot be taken by the run that comes next on the same thread.
+  struct Waiter {
+    std::uint64_t need;
+    RunArena* given = nullptr;
+    CondVar woken{};
+  };
+  unsigned cap() const noexcept { return options_.max_arenas == 0 ? ReplayOptions::kMaxArenas : options_.max_arenas; }
   RunArena* choose(std::uint64_t need) BERTH_REQUIRES(mutex_);
+  RunArena* take(RunArena* arena, std::uint64_t need) noexcept BERTH_REQUIRES(mutex_);
+  void serve_waiting() noexcept BERTH_REQUIRES(mutex_);
   RunArena* add() BERTH_REQUIRES(mutex_);
   void turn_period() noexcept BERTH_REQUIRES(mutex_);
   std::uint64_t shrink(RunArena& arena, std::uint64_t keep) noexcept BERTH_REQUIRES(mutex_);
@@ -116,7 +132,7 @@ class ArenaSet {
   const ReplayOptions& options_;
 
   mutable Mutex mutex_;
-  CondVar freed_;
+  std::deque<Waiter*> waiting_ BERTH_GUARDED_BY(mutex_);  // in the order in which they came
   std::array<std::atomic<RunArena*>, ReplayOptions::kMaxArenas> arenas_{};
   std::atomic<std::size_t> size_{0};
   unsigned in_use_ BERTH_GUARDED_BY(mutex_) = 0;

@@ -63,6 +63,13 @@ TEST(ExactFit, FindsAStrideThatRoundsUpOnceASampleShowsIt) {
   EXPECT_TRUE(all_give(finder.fit(at(points, bytes), 48), {333}, 84u * 48));
 }
 
+TEST(ExactFit, FindsTheFramesOfSoundThatOverlap) {
+  const Points points{{16'000}, {24'001}, {40'123}, {51'239}, {9'600}, {33'333}, {72'727}, {60'607}};
+  const auto bytes = [](const auto& p) { return static_cast<std::uint64_t>(4 * 32 * ((p[0] - 512) / 160 + 1)); };
+  FunctionFinder finder(points);
+  EXPECT_TRUE(all_give(finder.fit(at(points, bytes), 48), {123'456}, bytes(std::vector<std::int64_t>{123'456})));
+}
+
 TEST(ExactFit, GivesNothingForWhatIsNoFunctionOfTheDimensions) {
   const Points points{{1}, {2}, {3}, {4}, {5}, {6}, {7}};
   FunctionFinder finder(points);
