@@ -172,6 +172,13 @@ Result<RemoteWindow> Served::open(const Buffer& buffer, Access access) {
   if (writes) BERTH_TRY(buffer.as_host_bytes_mut());
   if (bytes.empty())
     return Error(Code::kInvalidArgument, Layer::kDevice, "a buffer of {} bytes has nothing to open", bytes.size());
+  // Other ranks read and write the pages whenever they like. Memory that may move stays where it is from here on.
+  BERTH_TRY_ASSIGN(const Window window, buffer.window());
+  if (window.block.has(BlockFlags::kEvictable))
+    return Error(Code::kUnsupported, Layer::kDevice,
+                 "{} bytes of evictable memory cannot be opened to other ranks, which would use its pages also while "
+                 "they are evicted: allocate from another allocator",
+                 bytes.size());
   const MutexLock lock(engine_.mutex);
   Entry entry;
   BERTH_TRY_ASSIGN(entry.mapping, engine_.map(const_cast<std::byte*>(bytes.data()), bytes.size()));

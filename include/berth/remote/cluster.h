@@ -85,7 +85,8 @@ class Cluster {
   Result<DevicePtr> device(std::uint32_t rank);
 
   // Lets other ranks access a buffer of host memory, until close(). Each byte should have one writer at a time: what
-  // queues of two processes do is not ordered. kNotCpuAccessible; kReadOnly if others may write read-only memory.
+  // queues of two processes do is not ordered. kNotCpuAccessible; kReadOnly if others may write read-only memory;
+  // kUnsupported for evictable memory, whose pages may go.
   // The buffer's memory stays where it is and is kept alive meanwhile.
   Result<RemoteWindow> open(const Buffer& buffer, Access access = Access::kReadWrite);
 
