@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -163,7 +164,8 @@ int main(int argc, char** argv) {
         order_latency = cpu("berth") / cpu("stock") * plain["stock"]["cpu_ms"]["median"].get<double>() /
                         std::max(1e-3, plain["berth"]["cpu_ms"]["median"].get<double>());
     }
-    const bool at_bound = order.value("lower_bound_bytes", 0.0) >= live;
+    const bool at_bound =
+        order.value("lower_bound_bytes", std::uint64_t{0}) == one["live_peak_bytes"].get<std::uint64_t>();
     rows.push_back({model.name, arena / live, stock / arena, stock_peak / berth_peak, berth_ms / stock_ms,
                     cpu("berth") / cpu("stock"), one["planning_ms"], live / stock_live, order_latency, at_bound,
                     one["identical"], two["identical"]});

@@ -48,7 +48,7 @@ std::string order_gain(const OrderFound& order) {
     return fmt::format("live peak {} -> {}: {}", format_bytes(order.as_written_peak), format_bytes(order.peak), how);
   }
   if (!order.note.empty()) return "as written: " + order.note;
-  return order.lower_bound >= order.as_written_peak ? "as written: no order needs less"
+  return order.lower_bound == order.as_written_peak ? "as written: no order needs less"
                                                     : "as written: no order was found that needs less";
 }
 

@@ -30,19 +30,20 @@ def weights(name, rows, columns):
     return numpy_helper.from_array(values.reshape(rows, columns), name)
 
 
-def model(nodes, outputs=("y",), functions=(), rows=ROWS):
+def model(nodes, functions=(), rows=ROWS):
     def value(name):
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, NARROW])
-    made = [node if isinstance(node, onnx.NodeProto) else helper.make_node(node[0], node[1], [node[2]]) for node in nodes]
-    graph = helper.make_graph(made, "graph", [value("x")], [value(name) for name in outputs],
-                              [weights("w", NARROW, NARROW), weights("up", NARROW, WIDE), weights("down", WIDE, NARROW)])
+    made = [node if isinstance(node, onnx.NodeProto) else helper.make_node(node[0], node[1], [node[2]])
+            for node in nodes]
+    initialisers = [weights("w", NARROW, NARROW), weights("up", NARROW, WIDE), weights("down", WIDE, NARROW)]
+    graph = helper.make_graph(made, "graph", [value("x")], [value("y")], initialisers)
     opsets = [helper.make_opsetid("", 17)] + ([helper.make_opsetid("local", 1)] if functions else [])
     return helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=list(functions))
 
 
 # The engine begins with the branch that is later in the file, whose small result then waits for the other one.
-BRANCHES = [("MatMul", ["x", "w"], "start"), ("MatMul", ["start", "up"], "wide"), ("MatMul", ["wide", "down"], "narrow"),
-            ("Sigmoid", ["x"], "late"), ("Mul", ["narrow", "late"], "y")]
+BRANCHES = [("MatMul", ["x", "w"], "start"), ("MatMul", ["start", "up"], "wide"),
+            ("MatMul", ["wide", "down"], "narrow"), ("Sigmoid", ["x"], "late"), ("Mul", ["narrow", "late"], "y")]
 
 
 class Order(unittest.TestCase):
@@ -82,9 +83,10 @@ class Order(unittest.TestCase):
 
     def test_releases_tensors_that_the_engine_would_keep(self):
         # The engine keeps b for e, while c and s are live.
-        path = self.save(model([("MatMul", ["x", "up"], "a"), ("MatMul", ["a", "down"], "b"), ("MatMul", ["b", "up"], "c"),
-                                ("Mul", ["c", "c"], "s"), ("MatMul", ["s", "down"], "e"), ("MatMul", ["e", "up"], "f"),
-                                ("MatMul", ["f", "down"], "y")]))
+        path = self.save(model([
+            ("MatMul", ["x", "up"], "a"), ("MatMul", ["a", "down"], "b"), ("MatMul", ["b", "up"], "c"),
+            ("Mul", ["c", "c"], "s"), ("MatMul", ["s", "down"], "e"), ("MatMul", ["e", "up"], "f"),
+            ("MatMul", ["f", "down"], "y")]))
         report = self.run_model(path)
         order = report["models"][0]["order"]
         self.assertEqual((order["reordered"], order["engine_reuse"]), (False, False))
@@ -102,7 +104,8 @@ class Order(unittest.TestCase):
             node = helper.make_node(kind, ["narrow", "narrow"], [f"from_{kind}"])
             output = helper.make_tensor_value_info(f"from_{kind}", TensorProto.FLOAT, [ROWS, NARROW])
             return helper.make_graph([node], kind, [], [output])
-        choice = helper.make_node("If", ["is_positive"], ["chosen"], then_branch=branch("Add"), else_branch=branch("Mul"))
+        choice = helper.make_node("If", ["is_positive"], ["chosen"], then_branch=branch("Add"),
+                                  else_branch=branch("Mul"))
         nodes = [*BRANCHES[:-1], helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
                  helper.make_node("Constant", [], ["zero"], value_float=0.0),
                  helper.make_node("Greater", ["most", "zero"], ["is_positive"]), choice,

@@ -56,7 +56,8 @@ class PlanCache(unittest.TestCase):
 
     def nothing_is_left(self):
         self.assertEqual(self.folders(), [])
-        self.assertEqual(sorted(os.path.splitext(name)[1] for name in os.listdir(self.cache)), [".berth-order", ".berth-plans", ".ort"])
+        self.assertEqual(sorted(os.path.splitext(name)[1] for name in os.listdir(self.cache)),
+                         [".berth-order", ".berth-plans", ".ort"])
 
     def test_follows_no_link_that_somebody_planted(self):
         self.run_model()

@@ -45,8 +45,8 @@ def attach(*, weights_cache=None, weights_cache_bytes=None, engine_reuse=None):
     """Makes every onnxruntime.InferenceSession that is created from now on one with Berth's memory.
 
     This is for libraries that make their own sessions, also if they have imported the class already. Subclasses that
-    they have made get it too. `weights_cache`, `weights_cache_bytes` and `engine_reuse` are those of InferenceSession. Calling it
-    again changes them. `detach()` ends it; sessions that exist stay as they are.
+    they have made get it too. `weights_cache`, `weights_cache_bytes` and `engine_reuse` are those of InferenceSession.
+    Calling it again changes them. `detach()` ends it; sessions that exist stay as they are.
     """
     global _attached
     from ._options import SessionOptions
