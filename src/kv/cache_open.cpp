@@ -115,6 +115,7 @@ Cache::State::Opening Cache::State::prepare_opening(std::span<const Token> token
 SequenceId Cache::State::add_sequence() {
   if (closed.empty()) {
     sequences.emplace_back();
+    crossing.reserve(sequences.capacity());  // so that append() allocates nothing
     closed.reserve(sequences.capacity());
     closed.push_back(static_cast<std::uint32_t>(sequences.size() - 1));
   }

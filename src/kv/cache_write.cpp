@@ -137,7 +137,6 @@ Result<void> Cache::State::append(std::span<const SequenceId> ids, std::span<con
                  tokens.size(), slots.size(), n * group_count);
   ++batch;
   crossing.clear();
-  if (crossing.capacity() < n) crossing.reserve(n);
   for (const SequenceId id : ids) {
     const auto index = static_cast<std::uint32_t>(id.bits);
     if (index >= sequences.size() || sequences[index].generation != id.bits >> 32 || !sequences[index].open)
