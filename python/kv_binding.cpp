@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "berth/kv/cache.h"
+#include "berth/kv/recording.h"
 #include "bindings.h"
 
 namespace berth::python {
@@ -98,8 +99,9 @@ struct PyCache {
 };
 
 PyCache make(nb::handle groups, std::size_t budget, std::uint32_t block_tokens, nb::handle where,
-             bool reserve_first_page, const std::string& eviction, nb::handle tiers) {
+             bool reserve_first_page, const std::string& eviction, nb::handle tiers, const std::string& record_to) {
   kv::CacheOptions options;
+  options.record_to = record_to;
   for (const nb::handle group : groups) options.groups.push_back(group_from(group));
   for (const nb::handle tier : tiers) options.tiers.push_back(tier_from(tier));
   options.budget = budget;
@@ -174,11 +176,13 @@ void bind_kv(nb::module_& module) {
       .def(
           "__init__",
           [](PyCache* self, nb::handle groups, std::size_t budget, std::uint32_t block_tokens, nb::handle where,
-             bool reserve_first_page, const std::string& eviction, nb::handle tiers) {
-            new (self) PyCache(make(groups, budget, block_tokens, where, reserve_first_page, eviction, tiers));
+             bool reserve_first_page, const std::string& eviction, nb::handle tiers, const std::string& record_to) {
+            new (self)
+                PyCache(make(groups, budget, block_tokens, where, reserve_first_page, eviction, tiers, record_to));
           },
           nb::arg("groups"), nb::arg("budget"), nb::arg("block_tokens") = 16, nb::arg("device") = "CPU", nb::kw_only(),
-          nb::arg("reserve_first_page") = false, nb::arg("eviction") = "return", nb::arg("tiers") = nb::tuple())
+          nb::arg("reserve_first_page") = false, nb::arg("eviction") = "return", nb::arg("tiers") = nb::tuple(),
+          nb::arg("record_to") = "")
       .def(
           "open",
           [](PyCache& self, nb::handle tokens, std::uint64_t salt, std::uint64_t max_new_tokens, Now now) {
@@ -321,6 +325,24 @@ void bind_kv(nb::module_& module) {
           nb::arg("group"), nb::keep_alive<0, 1>(), "The pages of a group as a buffer of u8 [pages, bytes of a page].")
       .def("drop_cached", [](PyCache& self) { self.cache->drop_cached(); })
       .def("check", [](const PyCache& self) { self.cache->check().value(); })
+      .def(
+          "run_recording",
+          [](PyCache& self, const std::string& path) {
+            const kv::CacheRecording recording = kv::read_cache_recording(path).value();
+            const kv::CacheReplay replay = kv::run_cache_recording(recording, *self.cache);
+            nb::dict all;
+            all["opened"] = replay.opened;
+            all["refused"] = replay.refused;
+            all["other_refused"] = replay.other_refused;
+            all["prompt_tokens"] = replay.prompt_tokens;
+            all["cached_tokens"] = replay.cached_tokens;
+            all["tier_tokens"] = replay.tier_tokens;
+            all["seconds"] = replay.seconds;
+            return all;
+          },
+          nb::arg("path"), nb::sig("def run_recording(self, path: str) -> dict[str, object]"),
+          "Makes the calls of a file that another cache wrote (record_to), and returns what was found.")
+      .def("flush_recording", [](PyCache& self) { self.cache->flush_recording().value(); })
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, object]"));
 }
 

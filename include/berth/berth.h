@@ -23,6 +23,7 @@
 #include "berth/kv/eviction.h"
 #include "berth/kv/fit.h"
 #include "berth/kv/page_pool.h"
+#include "berth/kv/recording.h"
 #include "berth/memory/accounting.h"
 #include "berth/memory/address_space.h"
 #include "berth/memory/allocator.h"

@@ -89,3 +89,18 @@ def test_brings_back_blocks_from_tiers(tmp_path):
         make(tiers=[{"where": "CPU"}])
     with pytest.raises(MemoryError):
         make(tiers=[{"device": "CPU", "budget": 10}])
+
+
+def test_records_calls_and_runs_them_again(tmp_path):
+    path = str(tmp_path / "calls.kv")
+    cache = make(eviction="lru", record_to=path)
+    for _ in range(2):
+        sequence, cached = cache.open(range(13))
+        cache.commit(sequence)
+        cache.close(sequence)
+    assert cached == 12
+    cache.flush_recording()
+    replay = make(eviction="lru").run_recording(path)
+    assert (replay["opened"], replay["refused"], replay["cached_tokens"]) == (2, 0, 12)
+    with pytest.raises(FileNotFoundError):
+        make().run_recording(path + " of nobody")

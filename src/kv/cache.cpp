@@ -71,6 +71,7 @@ Cache::State::State(AllocatorPtr from, CacheOptions&& given)
               .reserve_first_page = given.reserve_first_page,
               .eviction = {},
               .tiers = std::move(given.tiers),
+              .record_to = std::move(given.record_to),
               .queue = {},
               .label = given.label},
       policy(given.eviction ? std::move(given.eviction) : make_return_eviction()),
@@ -103,6 +104,9 @@ Result<void> Cache::State::prepare() {
       buffer, Buffer::allocate(allocator, DType::kU8, {pool.bytes()},
                                {.label = options.label, .alignment = std::max<std::size_t>(64, options.alignment)}));
   BERTH_TRY_ASSIGN(memory, buffer.window());
+  if (!options.record_to.empty()) {
+    BERTH_TRY_ASSIGN(log, CallLog::make(options.record_to));
+  }
   if (options.tiers.empty()) return {};
   if (has(GroupKind::kState))
     return Error::with_text(
@@ -141,43 +145,58 @@ Cache::~Cache() {
 
 Result<Opened> Cache::open(std::span<const Token> tokens, const OpenOptions& options) {
   const MutexLock lock(state_->mutex);
-  return state_->open(tokens, options);
+  auto opened = state_->open(tokens, options);
+  // What was refused for its memory may fit another cache.
+  if (state_->log && (opened || opened.error().code() == Code::kOutOfMemory))
+    state_->log->open(state_->now, tokens, options, opened ? &opened->id : nullptr);
+  return opened;
 }
 
 Result<void> Cache::append(std::span<const SequenceId> sequences, std::span<const Token> tokens,
                            std::span<std::int64_t> slots) {
   const MutexLock lock(state_->mutex);
-  return state_->append(sequences, tokens, slots);
+  auto done = state_->append(sequences, tokens, slots);
+  if (state_->log && done) state_->log->append(sequences, tokens);
+  return done;
 }
 
 Result<void> Cache::extend(SequenceId sequence, std::span<const Token> tokens, std::span<std::int64_t> slots) {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
-  return state_->extend(*found, tokens, slots);
+  auto done = state_->extend(*found, tokens, slots);
+  if (state_->log && done) state_->log->extend(sequence, tokens);
+  return done;
 }
 
 Result<void> Cache::commit(SequenceId sequence) {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
   state_->commit(*found);
+  if (state_->log) state_->log->call(RecordedCall::Kind::kCommit, sequence);
   return {};
 }
 
 Result<SequenceId> Cache::fork(SequenceId sequence) {
   const MutexLock lock(state_->mutex);
-  return state_->fork(sequence);
+  auto forked = state_->fork(sequence);
+  if (state_->log && forked) state_->log->fork(sequence, *forked);
+  return forked;
 }
 
 Result<void> Cache::truncate(SequenceId sequence, std::uint64_t tokens) {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
-  return state_->truncate(*found, tokens);
+  auto done = state_->truncate(*found, tokens);
+  if (state_->log && done) state_->log->truncate(sequence, tokens);
+  return done;
 }
 
 Result<void> Cache::keep_state(SequenceId sequence) {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
-  return state_->keep_state(*found);
+  auto done = state_->keep_state(*found);
+  if (state_->log && done) state_->log->call(RecordedCall::Kind::kKeepState, sequence);
+  return done;
 }
 
 Result<void> Cache::close(SequenceId sequence, std::optional<std::uint64_t> now) {
@@ -191,7 +210,13 @@ Result<void> Cache::close(SequenceId sequence, std::optional<std::uint64_t> now)
                            .path = std::span<const Node>(found->blocks).first(found->published)},
                           state_->tree);
   state_->close(*found);
+  if (state_->log) state_->log->close(state_->now, sequence);
   return {};
+}
+
+Result<void> Cache::flush_recording() {
+  const MutexLock lock(state_->mutex);
+  return state_->log ? state_->log->flush() : Result<void>();
 }
 
 Admission Cache::can_admit(std::span<const Token> tokens, const OpenOptions& options) const {

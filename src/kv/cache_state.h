@@ -12,6 +12,7 @@
 #include "berth/base/mutex.h"
 #include "berth/kv/cache.h"
 #include "kv/block_tree.h"
+#include "kv/call_log.h"
 #include "kv/tiers.h"
 
 namespace berth::internal::kv_cache {
@@ -187,6 +188,7 @@ class Cache::State {
   PagePool pool BERTH_GUARDED_BY(mutex);
   internal::kv_cache::BlockTree tree BERTH_GUARDED_BY(mutex);
   internal::kv_cache::Tiers tiers BERTH_GUARDED_BY(mutex);
+  std::unique_ptr<internal::kv_cache::CallLog> log BERTH_GUARDED_BY(mutex);  // null: calls are not recorded
   std::vector<std::uint64_t> serials BERTH_GUARDED_BY(mutex);  // [node], of cached blocks; empty without tiers
   std::vector<Sequence> sequences BERTH_GUARDED_BY(mutex);
   std::vector<std::uint32_t> closed BERTH_GUARDED_BY(mutex);

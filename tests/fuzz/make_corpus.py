@@ -279,6 +279,29 @@ def replay_plan_files():
         put("replay_plan", name, body + number(hashed))
 
 
+def kv_recording_files():
+    """Calls of key-value caches (berth/kv/recording.h)."""
+    def numbers(*values):
+        out = bytearray()
+        for value in values:
+            while value >= 0x80:
+                out.append(value & 0x7f | 0x80)
+                value >>= 7
+            out.append(value)
+        return bytes(out)
+
+    magic = b"BRTHKVC1"
+    opened = numbers(1, 0, 0, 4, 1, 5, 1, 2, 3, 4, 5)
+    calls = opened + numbers(4, 0) + numbers(2, 1, 0, 0xffffffff) + numbers(5, 0) + numbers(6, 1, 3) \
+        + numbers(3, 1, 2, 9, 9) + numbers(7, 0) + numbers(8, 1000, 0) + numbers(8, 5, 1)
+    put("kv_recording", "empty", magic)
+    put("kv_recording", "calls", magic + calls + opened)
+    put("kv_recording", "closed_twice", magic + opened + numbers(8, 0, 0) + numbers(8, 0, 0))
+    put("kv_recording", "many_tokens", magic + numbers(1, 0, 0, 0, 1, 1 << 40, 1))
+    put("kv_recording", "long_number", magic + b"\x01" + b"\xff" * 11)
+    put("kv_recording", "cut", (magic + calls)[:-1])
+
+
 def torch_snapshot_files():
     """Memory snapshots of PyTorch, made as the tests of `berth explain` make them."""
     sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cli"))
@@ -294,6 +317,7 @@ def torch_snapshot_files():
 if __name__ == "__main__":
     torch_snapshot_files()
     replay_plan_files()
+    kv_recording_files()
     safetensors_files()
     gguf_files()
     config_files()

@@ -62,7 +62,8 @@ struct CacheOptions {
   EvictionPolicyPtr eviction{};     // null: make_return_eviction()
   // Fastest first. A block that leaves one goes to the next; the last drops it. Not for groups of kind kState.
   std::vector<Tier> tiers{};
-  QueuePtr queue{};  // for copies of pages; null: a new queue of the device
+  std::string record_to{};  // the calls are written to this file (kv/recording.h); empty: they are not
+  QueuePtr queue{};         // for copies of pages; null: a new queue of the device
   Name label{};
 };
 
@@ -134,7 +135,8 @@ class Cache {
   // kInvalidArgument: no group or more than 16; a group without bytes; a window of 0; block_tokens out of range; sizes
   // that overflow. kOutOfMemory: the budget is less than a page of each group, a tier's is less than a block, or an
   // allocator refuses. kUnsupported: tiers with a group of kind kState, or a tier that neither the queue nor the host
-  // can reach. kIo: a file of a tier cannot be created. Errors of the device. Requires: allocator is not null.
+  // can reach. kIo: a file of a tier or a recording cannot be created. Errors of the device. Requires: allocator is not
+  // null.
   static Result<std::unique_ptr<Cache>> make(AllocatorPtr allocator, CacheOptions options);
 
   // Waits for the queue.
@@ -216,6 +218,9 @@ class Cache {
 
   Result<std::uint64_t> length(SequenceId sequence) const;
   CacheCounters counters() const;
+  // Writes what is recorded so far to the file of CacheOptions::record_to. kIo if a write failed, now or earlier;
+  // recording ends then, and the cache continues to work.
+  Result<void> flush_recording();
   // Compares all of the structure with itself: references, lists, index, pages and counts. kInvalidData names the first
   // contradiction. O(blocks + sequences' blocks).
   Result<void> check() const;
