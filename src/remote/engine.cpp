@@ -228,16 +228,20 @@ void Engine::finish(Operation& operation, ucx::Status status, const char* call) 
   if (operation.done) operation.done(status == ucx::kOk);
 }
 
-Result<ucx::Endpoint> Engine::endpoint(std::uint32_t rank) {
-  BERTH_TRY(check(rank));
-  Peer& peer = peers_[rank];
-  if (peer.endpoint != nullptr) return peer.endpoint;
+ucx::Status Engine::make_endpoint(Peer& peer, ucx::Endpoint& made) {
   const ucx::EndpointParams params{
       .fields = ucx::kEndpointAddress | ucx::kEndpointErrorMode | ucx::kEndpointErrorHandler,
       .address = reinterpret_cast<const ucx::AddressTag*>(peer.card.address.data()),
       .error_mode = ucx::kErrorsOfPeers,
       .error_handler = {.call = &Engine::on_error, .user = &peer}};
-  if (const ucx::Status status = ucx_->ep_create(worker_, &params, &peer.endpoint); status != ucx::kOk) {
+  return ucx_->ep_create(worker_, &params, &made);
+}
+
+Result<ucx::Endpoint> Engine::endpoint(std::uint32_t rank) {
+  BERTH_TRY(check(rank));
+  Peer& peer = peers_[rank];
+  if (peer.endpoint != nullptr) return peer.endpoint;
+  if (const ucx::Status status = make_endpoint(peer, peer.endpoint); status != ucx::kOk) {
     peer.endpoint = nullptr;
     lose(rank, lost_error(rank, fmt::format("UCX cannot connect to it: {}", ucx_->words(status))));
     return *peer.why;
@@ -374,9 +378,25 @@ Result<ucx::Key> Engine::unpack(std::uint32_t rank, Bytes packed) {
   return key;
 }
 
-std::byte* Engine::pointer(ucx::Key key, std::uint64_t address) const {
+Engine::Pointer Engine::pointer(std::uint32_t rank, Bytes packed, std::uint64_t address) {
+  Peer& peer = peers_[rank];
+  if (peer.why || !same_host(rank)) return {};
+  // An endpoint that the other rank has connected first knows only the transports of messages, and finds no pointers.
+  // One that is made here and not used yet knows all of them.
+  ucx::Endpoint fresh = nullptr;
+  if (make_endpoint(peer, fresh) != ucx::kOk) return {};
+  packed.resize(packed.size() + 256);
+  Pointer result;
   void* found = nullptr;
-  return ucx_->rkey_ptr(key, address, &found) == ucx::kOk ? static_cast<std::byte*>(found) : nullptr;
+  if (ucx_->ep_rkey_unpack(fresh, packed.data(), &result.key) != ucx::kOk) {
+    result.key = nullptr;
+  } else if (ucx_->rkey_ptr(result.key, address, &found) == ucx::kOk) {
+    result.address = static_cast<std::byte*>(found);
+  } else {
+    destroy(std::exchange(result.key, nullptr));
+  }
+  close_endpoint(fresh);
+  return result;
 }
 
 void Engine::destroy(ucx::Key key) noexcept {

@@ -164,14 +164,20 @@ bool Member::owns(const Device& device) const {
   return remote != nullptr && &remote->member() == this;
 }
 
-Result<RegionPtr> Member::region(std::uint32_t rank, const Message& answer, std::uint64_t address,
-                                 std::uint64_t bytes) {
+Result<RegionPtr> Member::region(std::uint32_t rank, const Message& answer, std::uint64_t address, std::uint64_t bytes,
+                                 bool leased) {
   auto region = std::make_shared<Region>();
   region->rank = rank;
   region->address = address;
   region->bytes = bytes;
-  BERTH_TRY_ASSIGN(region->key, engine_->unpack(rank, answer.payload));
-  region->host = engine_->pointer(region->key, address);
+  if (leased) {
+    const Engine::Pointer pointer = engine_->pointer(rank, answer.payload, address);
+    region->host = pointer.address;
+    region->key = pointer.key;
+  }
+  if (region->key == nullptr) {
+    BERTH_TRY_ASSIGN(region->key, engine_->unpack(rank, answer.payload));
+  }
   return region;
 }
 
@@ -181,7 +187,7 @@ Result<RegionPtr> Member::lease(std::uint32_t rank, std::size_t bytes) {
   const MutexLock lock(engine_->mutex);
   BERTH_TRY_ASSIGN(const Message answer, engine_->ask_and_wait(rank, {.kind = Kind::kLease, .numbers = {bytes}}));
   const auto& numbers = answer.numbers;
-  BERTH_TRY_ASSIGN(RegionPtr lease, region(rank, answer, numbers[3], numbers[4]));
+  BERTH_TRY_ASSIGN(RegionPtr lease, region(rank, answer, numbers[3], numbers[4], true));
   lease->id = numbers[1];
   lease->generation = numbers[2];
   return lease;
@@ -205,7 +211,7 @@ Result<Buffer> Member::import(const RemoteWindow& window) {
     // One region for all imports of a window, so that a revocation finds all that is in flight.
     Import& import = imports_[{window.rank, window.id}];
     if (import.region == nullptr) {
-      auto made = this->region(window.rank, answer, numbers[1], numbers[2]);
+      auto made = this->region(window.rank, answer, numbers[1], numbers[2], false);
       if (!made) {
         imports_.erase({window.rank, window.id});
         return made.error();

@@ -49,8 +49,9 @@ class Member final : public Offer, public std::enable_shared_from_this<Member> {
   Member(ClusterOptions options, std::shared_ptr<Engine> engine);
   void handle(const Message& message) BERTH_REQUIRES(engine_->mutex);
   void count_arrival(std::uint32_t rank, std::uint64_t epoch) BERTH_REQUIRES(engine_->mutex);
-  Result<RegionPtr> region(std::uint32_t rank, const Message& answer, std::uint64_t address, std::uint64_t bytes)
-      BERTH_REQUIRES(engine_->mutex);
+  // Only leases are memory that UCX allocated, which may have a pointer here.
+  Result<RegionPtr> region(std::uint32_t rank, const Message& answer, std::uint64_t address, std::uint64_t bytes,
+                           bool leased) BERTH_REQUIRES(engine_->mutex);
 
   const ClusterOptions options_;
   const std::shared_ptr<Engine> engine_;

@@ -85,6 +85,23 @@ TEST_F(ClusterTest, TakesItsLeaseOnce) {
   EXPECT_EQ(other.value("counters"), "refused_messages=0, lent_bytes=5242880, windows=0, lost_ranks=0");
 }
 
+// An endpoint that the other rank connected knows fewer transports.
+TEST_F(ClusterTest, HasAPointerToALeaseWhoeverSpokeFirst) {
+  for (const bool other_first : {false, true}) {
+    const JobFolder folder;
+    RankProcess other(folder, 1, 2, {.lends = 16 << 20});
+    const auto cluster = Cluster::join({.exchange = folder.exchange(0, 2)}).value();
+    if (other_first) {
+      other.send("barrier");
+      cluster->barrier().value();
+    }
+    const auto far = Buffer::allocate(cluster->device(1).value(), u8, {5 << 20}).value();
+    EXPECT_TRUE(far.cpu_accessible()) << other_first;
+    far.copyin(test::rank_pattern_bytes(4, 5 << 20)).value();
+    EXPECT_TRUE(contents(far) == test::rank_pattern_bytes(4, 5 << 20));
+  }
+}
+
 TEST_F(ClusterTest, SaysWhoLendsNothingOrTooLittle) {
   RankProcess one(folder_, 1, 3), two(folder_, 2, 3, {.lends = 1 << 20});
   const auto cluster = join(3, {.lease = 2 << 20}).value();

@@ -49,10 +49,11 @@ class NetworkNamespaces {
   static const char* interface() { return "berth0"; }
 
   // As if the cable were pulled in the middle: both ends still believe that there is a link.
-  bool cut() {
+  bool cut() { return cut(names_[0], names_[1]); }
+  static bool cut(const std::string& first, const std::string& second) {
     bool done = true;
     // No packet fits into a bucket of one byte.
-    for (const std::string& name : names_)
+    for (const std::string& name : {first, second})
       done = run("tc -n " + name + " qdisc replace dev berth0 root tbf rate 8bit burst 1 latency 1ms") && done;
     return done;
   }
