@@ -17,12 +17,17 @@ namespace {
 constexpr std::uint32_t kEmpty = kNobody;
 constexpr std::uint32_t kStop = kNobody - 1;
 
-// How long a worker searches for work before it sleeps: about the time that waking it would take.
+// How long a worker searches for work before it sleeps: about the time that waking it would take. On a machine with
+// other work that is much longer, because the wait of the standard library yields the processor before it sleeps. So a
+// worker that has a processor of its own searches longer; one that has not would keep others from their work.
 constexpr int kSpins = 400;
+constexpr int kSpinsOfItsOwn = 10'000;
 
 void pause_once() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield");
 #else
   std::this_thread::yield();
 #endif
@@ -60,6 +65,7 @@ struct Workers::Shared {
   Execute execute = nullptr;
   void* context = nullptr;
   std::uint32_t worker_count = 1;
+  int spins = kSpins;
   alignas(64) std::atomic<std::uint32_t> head{0};
   alignas(64) std::atomic<std::uint32_t> tail{0};
   alignas(64) std::atomic<std::uint32_t> remaining{0};
@@ -98,7 +104,7 @@ struct Workers::Shared {
 
   std::uint32_t take(std::uint32_t place) {
     std::atomic<std::uint32_t>& slot = ready[place];
-    for (int i = 0; i < kSpins; ++i) {
+    for (int i = 0; i < spins; ++i) {
       const std::uint32_t step = slot.load(std::memory_order_acquire);
       if (step != kEmpty) return step;
       pause_once();
@@ -248,7 +254,9 @@ void Workers::run(std::uint32_t workers, Execute execute, void* context) {
     if (shared.graph->waits_for[node] == 0) shared.push(node);
   if (workers > 1) {
     const std::uint64_t run = ++shared.runs;
-    const auto wanted = static_cast<int>(std::max(workers, std::thread::hardware_concurrency()));
+    const std::uint32_t processors = std::thread::hardware_concurrency();
+    const auto wanted = static_cast<int>(std::max(workers, processors));
+    shared.spins = workers <= processors ? kSpinsOfItsOwn : kSpins;
     if (!shared.arena.is_active() || shared.arena.max_concurrency() < wanted) {
       shared.arena.terminate();
       shared.arena.initialize(wanted, 1);
