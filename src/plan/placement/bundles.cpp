@@ -92,23 +92,28 @@ void Bundler::offer(Random& random, double cost, Shape shape, std::initializer_l
   std::push_heap(joins_.begin(), joins_.end(), [](const Join& a, const Join& b) { return a.cost > b.cost; });
 }
 
-// The pairs to join in a row where one section ends and this one begins, and in a stack that begins here.
+void Bundler::offer_stack(std::uint32_t lower, std::uint32_t upper, std::int64_t capacity, Random& random) {
+  const Block &a = block(lower), &b = block(upper);
+  if (a.first != b.first || a.last != b.last || a.height + b.height > capacity) return;
+  const auto first = static_cast<std::size_t>(a.first), last = static_cast<std::size_t>(a.last);
+  const double at_begin = static_cast<double>(begins_[first].size()) * static_cast<double>(ends_[first].size() + 1);
+  const double at_end = static_cast<double>(ends_[last].size()) * static_cast<double>(begins_[last].size() + 1);
+  offer(random, stack_weight_ * std::min(at_begin, at_end), Shape::kStack, {lower, upper});
+}
+
+// The pairs to join in a row where one section ends and this one begins, and in a stack that begins or ends there.
 void Bundler::offer_pairs(std::int32_t section, std::int64_t capacity, Random& random) {
   const auto& begin = begins_[static_cast<std::size_t>(section)];
   const auto& end = ends_[static_cast<std::size_t>(section)];
-  const auto begins = static_cast<double>(begin.size()), ends = static_cast<double>(end.size());
-  const double row_cost = 1 + row_weight_ * (begins * ends - 1);
-  for (std::size_t i = 0; i < begin.size(); ++i) {
-    const Block& mine = block(begin[i]);
-    for (const std::uint32_t other : end) {
-      if (block(other).height == mine.height) offer(random, row_cost, Shape::kRow, {other, begin[i]});
+  const double row_cost = 1 + row_weight_ * (static_cast<double>(begin.size() * end.size()) - 1);
+  for (const std::uint32_t left : end) {
+    for (const std::uint32_t right : begin) {
+      if (block(left).height == block(right).height) offer(random, row_cost, Shape::kRow, {left, right});
     }
-    for (std::size_t j = i + 1; j < begin.size(); ++j) {
-      const Block& other = block(begin[j]);
-      if (other.last != mine.last || other.height + mine.height > capacity) continue;
-      const auto last = static_cast<std::size_t>(mine.last);
-      const double at_end = static_cast<double>(ends_[last].size()) * static_cast<double>(begins_[last].size() + 1);
-      offer(random, stack_weight_ * std::min(begins * (ends + 1), at_end), Shape::kStack, {begin[i], begin[j]});
+  }
+  for (const auto* list : {&begin, &end}) {
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      for (std::size_t j = i + 1; j < list->size(); ++j) offer_stack((*list)[i], (*list)[j], capacity, random);
     }
   }
 }
@@ -178,7 +183,7 @@ void Bundler::join(std::int64_t capacity, Random& random) {
   const double dearest = random.below(4) == 0 ? std::numeric_limits<double>::infinity() : std::exp(5 * random.unit());
   fill(capacity, random);
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) list(i);
-  for (std::int32_t s = 0; s < sections_; ++s) offer_pairs(s, capacity, random);
+  for (std::int32_t s = 0; s <= sections_; ++s) offer_pairs(s, capacity, random);
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) offer_pinwheels(i, random);
   while (!joins_.empty() && joins_.front().cost <= dearest) {
     std::pop_heap(joins_.begin(), joins_.end(), [](const Join& a, const Join& b) { return a.cost > b.cost; });
@@ -187,12 +192,12 @@ void Bundler::join(std::int64_t capacity, Random& random) {
     const std::size_t count = cheapest.shape == Shape::kPinwheel ? kMostParts : 2;
     if (std::any_of(cheapest.parts, cheapest.parts + count, [&](std::uint32_t i) { return nodes_[i].joined; }))
       continue;
-    const std::int32_t seam = block(cheapest.parts[1]).first;
     const Block made = block(make(cheapest));
-    // Where blocks begin or end there is something new, or less to choose from.
+    // Where its parts begin or end there is something new, or less to choose from: joins there are cheaper now.
     offer_pairs(made.first, capacity, random);
-    if (made.last < sections_) offer_pairs(made.last, capacity, random);
-    if (cheapest.shape == Shape::kRow) offer_pairs(seam, capacity, random);
+    offer_pairs(made.last, capacity, random);
+    if (cheapest.shape != Shape::kStack) offer_pairs(block(cheapest.parts[1]).first, capacity, random);
+    if (cheapest.shape == Shape::kPinwheel) offer_pairs(block(cheapest.parts[2]).first, capacity, random);
     for (const std::int32_t s : {made.first, made.last}) {
       for (const std::uint32_t middle : begins_[static_cast<std::size_t>(s)]) offer_pinwheels(middle, random);
       for (const std::uint32_t middle : ends_[static_cast<std::size_t>(s)]) offer_pinwheels(middle, random);

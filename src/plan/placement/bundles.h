@@ -71,6 +71,7 @@ class Bundler {
 
   void fill(std::int64_t capacity, Random& random);
   void offer(Random& random, double cost, Shape shape, std::initializer_list<std::uint32_t> parts);
+  void offer_stack(std::uint32_t lower, std::uint32_t upper, std::int64_t capacity, Random& random);
   void offer_pairs(std::int32_t section, std::int64_t capacity, Random& random);
   void offer_pinwheels(std::uint32_t middle, Random& random);
   std::uint32_t make(const Join& join);

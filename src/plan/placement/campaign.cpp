@@ -191,11 +191,12 @@ class Campaign {
                                       std::pow(kGrowth, static_cast<double>(std::min<std::uint64_t>(round, 40))));
   }
 
-  // Every other restart is on bundles, few of them where little can be joined. Long restarts, which are to prove, are
+  // Half of the work is on bundles, little of it where little can be joined. Long restarts, which are to prove, are
   // not.
   bool bundles_at(std::uint64_t index) const noexcept {
+    if (!scaled_.input.simple || index % 8 == 0 || index % 16 == 15) return false;
     const bool worthwhile = 4 * memory_.fewest_blocks <= 3 * scaled_.free.size();
-    return scaled_.input.simple && index % 16 != 15 && index % (worthwhile ? 2 : 16) == 1;
+    return worthwhile ? index % 2 == 1 || 2 * memory_.bundled_work < memory_.work : index % 16 == 1;
   }
 
   Restart design(std::uint64_t index, const CampaignResult& result) const {
@@ -328,6 +329,7 @@ class Campaign {
     for (std::uint64_t i = 0; i < batch.size() && i <= winner; ++i) {
       result.work += batch[i].nodes;
       memory_.work += batch[i].nodes;
+      if (batch[i].bundled) memory_.bundled_work += batch[i].nodes;
       const std::uint64_t blocks = batch[i].blocks, fewest = memory_.fewest_blocks;
       if (blocks > 0 && (fewest == 0 || blocks < fewest)) memory_.fewest_blocks = blocks;
     }

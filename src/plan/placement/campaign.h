@@ -29,6 +29,7 @@ struct CampaignMemory {
   std::uint64_t proof = 1000;          // nodes that the next long restart may take
   std::uint64_t impossible = 0;        // units: no packing has this capacity
   std::uint64_t fewest_blocks = 0;     // that a bundling left; 0 before the first
+  std::uint64_t bundled_work = 0;      // of the work, that on bundles
 };
 
 // What a campaign is to reach, and when to give up.
