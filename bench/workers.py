@@ -51,6 +51,7 @@ def worker(kind, model, shape, cache):
     said = {"ready": ready, "bits": hashlib.sha256(b"".join(each.tobytes() for each in outputs)).hexdigest(), "arena": 0}
     if kind != "stock":
         said.update(arena=session.memory.arena_bytes, weights=session.memory.weights)
+    del feed, outputs  # a worker that waits has no request in hand
     print(json.dumps(said), flush=True)
     sys.stdin.readline()
 
