@@ -45,6 +45,7 @@
 #include "berth/plan/replan.h"
 #include "berth/remote/cluster.h"
 #include "berth/remote/exchange.h"
+#include "berth/remote/load_sharded.h"
 #include "berth/remote/sharding.h"
 #include "berth/remote/window.h"
 #include "berth/run/arena.h"

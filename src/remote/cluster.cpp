@@ -31,6 +31,10 @@ std::chrono::milliseconds Cluster::give_up_after() const noexcept {
   return member_->options().give_up_after;
 }
 
+Exchange& Cluster::exchange() const noexcept {
+  return *member_->options().exchange;
+}
+
 Result<DevicePtr> Cluster::device(std::uint32_t rank) {
   return member_->open_device(rank);
 }

@@ -331,4 +331,11 @@ Result<Buffer> WeightFile::load_slice(std::string_view name, const AxisSlice& sl
   return std::move(loaded.buffers[0]);
 }
 
+Result<void> WeightFile::read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> into) const {
+  if (file >= files().size())
+    return Error(Code::kNotFound, Layer::kFormat, "there is no file {} among the {} of this WeightFile", file,
+                 files().size());
+  return opened_->sources[file].read(offset, into);
+}
+
 }  // namespace berth

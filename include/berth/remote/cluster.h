@@ -79,6 +79,8 @@ class Cluster {
   std::uint32_t rank() const noexcept;
   std::uint32_t ranks() const noexcept;
   std::chrono::milliseconds give_up_after() const noexcept;
+  // What the cluster was joined with; for small values that ranks tell each other.
+  Exchange& exchange() const noexcept;
 
   // The memory that another rank lends: the device "REMOTE:rank". Opening takes the lease. kDeviceUnavailable for this
   // rank itself and for ranks that do not exist; kDeviceLost.

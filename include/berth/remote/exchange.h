@@ -9,6 +9,7 @@
 //   auto all = exchange->fetch_all("address", std::chrono::steady_clock::now() + 5s);   // names the ranks that miss
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +43,10 @@ class Exchange {
   // A secret that all ranks of the job share. Empty if the exchange was made without one: see job_token().
   const std::string& token() const noexcept { return token_; }
 
+  // 0, 1, 2, ... by each call on this rank. Functions that all ranks call in the same order use it to make keys that no
+  // other call has.
+  std::uint64_t next_number() noexcept { return numbers_.fetch_add(1, std::memory_order_relaxed); }
+
   // Lets the other ranks fetch `bytes` as the value of `key` of this rank. kInvalidArgument unless the key has 1 to 64
   // letters, digits, '.', '_' or '-', and the value at most kMostBytes. kAlreadyExists if this rank published the key
   // before; kIo or kDriver if the exchange fails.
@@ -67,6 +72,7 @@ class Exchange {
 
  private:
   std::string token_;
+  std::atomic<std::uint64_t> numbers_{0};
   std::uint32_t rank_;
   std::uint32_t ranks_;
 };

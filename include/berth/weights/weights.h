@@ -114,6 +114,10 @@ class WeightFile {
   Result<Buffer> load_slice(std::string_view name, const AxisSlice& slice, const AllocatorPtr& allocator,
                             const LoadOptions& options = {}) const;
 
+  // Reads bytes of one of the open files, whatever they are. kNotFound for a file that is not one of files();
+  // kInvalidData past its end; kIo. O(bytes).
+  Result<void> read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> into) const;
+
  private:
   struct Opened;
   explicit WeightFile(std::shared_ptr<const Opened> opened) noexcept : opened_(std::move(opened)) {}
