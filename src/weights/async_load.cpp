@@ -101,6 +101,8 @@ struct AsyncLoad::State {
   Mutex mutex{};
   std::vector<std::uint64_t> missing BERTH_GUARDED_BY(mutex){};  // bytes by request
   std::size_t arrived BERTH_GUARDED_BY(mutex) = 0;               // so many requests from the first
+  unsigned readers BERTH_GUARDED_BY(mutex) = 0;
+  std::optional<Error> failure BERTH_GUARDED_BY(mutex){};
   std::vector<std::jthread> threads{};
 
   ~State() {
@@ -116,9 +118,21 @@ struct AsyncLoad::State {
   }
   const FileSource& source(std::size_t job) const noexcept { return (*sources)[pieces(job).front().file]; }
 
+  // No more jobs are taken. Those that were taken before are earlier in the order, and still arrive: waits see the
+  // error when the last reader has left.
   void stop(const Error& error) noexcept {
     stopped.store(true, std::memory_order_release);
-    if (timeline != nullptr) timeline->fail(error);
+    const MutexLock lock(mutex);
+    if (!failure) failure = error;
+    if (readers == 0 && timeline != nullptr) timeline->fail(*failure);
+  }
+  void enter() noexcept {
+    const MutexLock lock(mutex);
+    ++readers;
+  }
+  void leave() noexcept {
+    const MutexLock lock(mutex);
+    if (--readers == 0 && failure) timeline->fail(*failure);
   }
 
   void arrive(std::span<const LoadPiece> done) {
@@ -137,6 +151,7 @@ struct AsyncLoad::State {
     } catch (const std::exception& error) {
       stop(Error(Code::kOutOfMemory, Layer::kFormat, "no host memory to read weights"));
     }
+    leave();
   }
 
   std::optional<std::size_t> take_job() noexcept {
@@ -211,7 +226,10 @@ struct AsyncLoad::State {
       idle.push_back(done.tag);
       // A short or failed read is made again in the plain way, which goes on where a call stops and explains errors.
       if (done.result != static_cast<std::int64_t>(slot.read.bytes))
-        BERTH_TRY(read_scattered(source(slot.job), pieces(slot.job), targets));
+        if (auto again = read_scattered(source(slot.job), pieces(slot.job), targets); !again) {
+          stop(again.error());
+          continue;  // the other reads in progress still arrive
+        }
       arrive(pieces(slot.job));
     }
   }
@@ -256,22 +274,24 @@ Result<void> AsyncLoad::State::start(const AsyncLoadOptions& options) {
   }
   arrive({});  // tensors without bytes
 
-  const unsigned readers = readers_of(options, plan.jobs.size());
+  const unsigned wanted = readers_of(options, plan.jobs.size());
   if (!on_host) {
     BERTH_TRY_ASSIGN(uploads, device->make_queue());
   } else if (options.method == ReadMethod::kRing) {
-    if (auto made = ReadRing::make(readers)) {
+    if (auto made = ReadRing::make(wanted)) {
       ring = *std::move(made);
       method = ReadMethod::kRing;
     }
   }
-  const auto work = [this, readers] {
-    guarded([&] { return !on_host ? read_and_upload() : ring != nullptr ? read_with_ring(readers) : read_to_host(); });
+  const auto work = [this, wanted] {
+    guarded([&] { return !on_host ? read_and_upload() : ring != nullptr ? read_with_ring(wanted) : read_to_host(); });
   };
-  for (unsigned i = 0; i < (method == ReadMethod::kRing ? 1 : readers); ++i) {
+  for (unsigned i = 0; i < (method == ReadMethod::kRing ? 1 : wanted); ++i) {
+    enter();
     try {
       threads.emplace_back(work);
     } catch (const std::system_error& refused) {
+      leave();
       if (threads.empty()) return Error::with_text(Code::kIo, Layer::kFormat, refused.what());
       break;
     }
