@@ -1,4 +1,5 @@
 #include "bindings.h"
+#include "sharding_binding.h"
 
 NB_MODULE(_berth, module) {
   module.doc() = "Berth's core: devices, buffers, weight files, DLPack and memory plans. Import `berth`, not this.";
@@ -18,4 +19,5 @@ NB_MODULE(_berth, module) {
   bind_recording(module);
   bind_onnxruntime(module);
   bind_ncnn(module);
+  bind_sharding(module);
 }

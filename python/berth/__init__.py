@@ -27,6 +27,7 @@ from ._berth import (  # noqa: F401
     Arena,
     Buffer,
     CachingPool,
+    Cluster,
     Device,
     KvCache,
     Limit,
@@ -36,6 +37,8 @@ from ._berth import (  # noqa: F401
     Recording,
     Schedule,
     ScheduleBuilder,
+    ShardPlan,
+    ShardedTensors,
     SharedMemory,
     Statistics,
     StepBuffers,
@@ -50,7 +53,10 @@ from ._berth import (  # noqa: F401
     from_dlpack,
     import_shared,
     limit,
+    load_sharded,
     plan,
+    reshard,
+    shard_plan,
     shareable,
     statistics,
 )
@@ -63,10 +69,11 @@ if _typing.TYPE_CHECKING:
 _host = device("CPU")
 
 __all__ = [
-    "Allocator", "Arena", "Buffer", "CachingPool", "Device", "KvCache", "Limit", "Node", "Plan", "Recorder", "Recording",
-    "Schedule", "ScheduleBuilder", "SharedMemory", "Statistics", "StepBuffers", "StepRun", "WeightFile", "caching_pool",
-    "convert", "device", "devices", "dtype_info", "dtypes", "from_dlpack", "import_shared", "limit", "load", "open",
-    "plan", "read_recording", "record", "save", "shareable", "statistics",
+    "Allocator", "Arena", "Buffer", "CachingPool", "Cluster", "Device", "KvCache", "Limit", "Node", "Plan", "Recorder",
+    "Recording", "Schedule", "ScheduleBuilder", "ShardPlan", "ShardedTensors", "SharedMemory", "Statistics", "StepBuffers",
+    "StepRun", "WeightFile", "caching_pool", "convert", "device", "devices", "dtype_info", "dtypes", "from_dlpack",
+    "import_shared", "limit", "load", "load_sharded", "open", "plan", "read_recording", "record", "reshard", "save",
+    "shard_plan", "shareable", "statistics",
 ]
 
 
