@@ -16,7 +16,9 @@
 // A Bundler holds its memory and is used by one thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
