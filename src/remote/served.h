@@ -1,6 +1,6 @@
 // What this process lets other ranks access: leases of memory that it lends, and windows over buffers. Handles their
-// requests. Guarded by the engine's mutex, which callers hold unless a function excludes it; the analysis cannot see that
-// their engine is this one's, so these functions assert it.
+// requests. Guarded by the engine's mutex, which callers hold unless a function excludes it; the analysis cannot see
+// that their engine is this one's, so these functions assert it.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class Served {
   // How many submits have arrived, and whether more can come. kNotFound for a window that is not open.
   struct Arrivals {
     std::uint64_t count = 0;
-    Clock::time_point last{};  // or the opening
+    Clock::time_point last{};             // or the opening
     std::optional<std::uint32_t> lost{};  // a rank that imported the window
   };
   Result<Arrivals> arrivals(std::uint64_t id, std::uint64_t generation);

@@ -50,9 +50,9 @@ class EvictableMemory : public Allocator {
 
   // The same, with the contents in buffers of `target`: an allocator of another device, such as the memory of a
   // neighbour (berth/remote/cluster.h) or a pool of host memory behind a CUDA device. wake() copies them back and
-  // releases the buffers. Contents that a lost device held are gone: wake() of their tag then fails with kDeviceLost, so
-  // give what lies on different devices different tags, and back what has a file. kInvalidArgument without a target; kUnsupported for one on the same device, where
-  // this would free nothing; the errors of the target.
+  // releases the buffers. Contents that a lost device held are gone: wake() of their tag then fails with kDeviceLost,
+  // so give what lies on different devices different tags, and back what has a file. kInvalidArgument without a target;
+  // kUnsupported for one on the same device, where this would free nothing; the errors of the target.
   virtual Result<std::size_t> evict(Name tag, const AllocatorPtr& target) = 0;
 
   // Maps memory for every evicted buffer with this tag (all buffers if the tag is empty) and restores its contents.
