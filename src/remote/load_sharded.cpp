@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <map>
-#include <thread>
+#include <optional>
 #include <utility>
 
 #include "base/try.h"
@@ -96,6 +96,7 @@ class ClusterTransport final : public internal::ShardTransport {
       if (auto marked = mark(); !marked && own) own = marked.error();
     while (!marks_.empty())
       if (auto done = wait(marks_.begin()->first); !done && own) own = std::move(done);
+    if (!own) own = cause_of(own.error());
     imports_.clear();
     const auto own_time = Clock::now() - started_;
     Result<void> told = tell("end", own, {});
@@ -158,13 +159,33 @@ class ClusterTransport final : public internal::ShardTransport {
         }
         if (value.error().code() != Code::kDeviceUnavailable) return value.error();
         // A lost rank ended the load for all, whichever one is waited for.
-        if (!lost.empty())
-          return Error(Code::kDeviceLost, Layer::kDevice, "rank {} was lost during a sharded load; nothing was kept",
-                       lost.front());
+        if (!lost.empty()) return cause_of(lost_during_load(lost.front()));
         if (last) return value.error();
       }
     }
     return all;
+  }
+
+  static Error lost_during_load(std::uint32_t rank) {
+    return Error(Code::kDeviceLost, Layer::kDevice, "rank {} was lost during a sharded load; nothing was kept", rank);
+  }
+
+  // A rank that fails tells so, closes its memory and may end, which the next rank sees as a lost rank or as a window
+  // that is closed. What began it is a lost rank that told nothing, or otherwise what a rank told.
+  Error cause_of(const Error& seen) {
+    if (seen.code() != Code::kDeviceLost && seen.code() != Code::kNotFound) return seen;
+    std::optional<Error> told;
+    const auto ask = [&](std::uint32_t other) {
+      const auto value = cluster_.exchange().fetch(other, key_ + "end", Clock::now());
+      if (value && !told)
+        if (const auto text = understood(other, *value); !text) told = text.error();
+      return value.has_value();
+    };
+    for (const std::uint32_t other : cluster_.lost())
+      if (!ask(other)) return lost_during_load(other);
+    for (std::uint32_t other = 0; !told && seen.code() == Code::kNotFound && other < ranks(); ++other)
+      if (other != rank()) ask(other);
+    return told ? *told : seen;
   }
 
   static Result<std::vector<std::byte>> understood(std::uint32_t other, const std::vector<std::byte>& value) {
