@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <typeinfo>
 
 #include "base/round_up.h"
 #include "base/try.h"
@@ -326,8 +327,10 @@ Result<void> WebgpuQueue::do_record_native(std::span<const Window> uses,
 Result<void> WebgpuQueue::do_wait_for(Timepoint moment) {
   if (Timeline* timeline = find_timeline(moment.timeline())) {
     const MutexLock lock(timeline->mutex);
-    // The one queue of the driver executes submissions in order.
-    if (timeline->queue != nullptr && &timeline->queue->device() == &device()) return {};
+    // The one queue of the driver executes submissions in order. A timeline of this device that no driver moves on,
+    // such as the arrivals of weights, is waited for.
+    const Queue* const other = timeline->queue;
+    if (other != nullptr && typeid(*other) == typeid(WebgpuQueue) && &other->device() == &device()) return {};
   }
   return berth::wait(moment);
 }
