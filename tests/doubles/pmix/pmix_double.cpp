@@ -1,6 +1,6 @@
 // A PMIx server and client for one process. BERTH_PMIX_DOUBLE says what goes wrong: "init", "put", "commit" and "get"
-// fail; "silent" never answers; "late" answers after 50 ms on another thread; "string" and "large" answer with data
-// that Berth did not publish; "size" answers with a job of no ranks.
+// fail; "silent" answers when the client ends; "late" answers after 50 ms on another thread; "string" and "large"
+// answer with data that Berth did not publish; "size" answers with a job of no ranks.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -24,7 +24,7 @@ constexpr std::uint32_t kRanks = 3;
 constexpr DataType kString = 3;
 
 std::map<std::string, std::string> values;
-std::vector<void*> unanswered;  // questions without an answer; held, so that they are no leak
+std::vector<std::pair<ValueCallback, void*>> unanswered;  // answered when the client ends
 
 bool goes_wrong(std::string_view what) {
   const char* mode = std::getenv("BERTH_PMIX_DOUBLE");
@@ -46,6 +46,7 @@ BERTH_EXPORT Status PMIx_Init(Process* process, Info*, std::size_t) {
 
 BERTH_EXPORT Status PMIx_Finalize(const Info*, std::size_t) {
   values.clear();
+  for (const auto& [callback, data] : std::exchange(unanswered, {})) callback(kFailed, nullptr, data);
   return kSuccess;
 }
 
@@ -71,7 +72,7 @@ BERTH_EXPORT Status PMIx_Get_nb(const Process* process, const char* key, const I
     return kSuccess;
   }
   if (goes_wrong("silent")) {
-    unanswered.push_back(data);
+    unanswered.emplace_back(callback, data);
     return kSuccess;
   }
   if (goes_wrong("string")) {
