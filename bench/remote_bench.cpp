@@ -3,6 +3,7 @@
 // rows of a 1 Gbit/s link need the right to make network namespaces.
 //
 //   remote_bench [--runs N]      N runs with a rank killed at a random moment (20)
+//   remote_bench --kills N       only these
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -473,6 +474,10 @@ int main(int count, char** arguments) {
   fmt::print("{}\n\n", remote.error().message());
   fmt::print("| {:<58} | {:>8} | {:<9} | {:<6} | {} |\n|---|---|---|---|---|\n", "what", "reached", "goal", "",
              "figures");
+  if (count == 3 && std::string_view(arguments[1]) == "--kills") {
+    random_kills(std::atoi(arguments[2]));
+    return 0;
+  }
   // First, while the process is small.
   costs();
   one_host();

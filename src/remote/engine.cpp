@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/try.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr unsigned kMessageId = 190;  // any number; the worker has one kind of message
 constexpr std::size_t kLargestMessage = std::size_t{64} << 10;
+constexpr std::size_t kDataBytes = std::size_t{128} << 10;  // of one message, where puts are sent as messages
 // How often a waiting thread asks for events in vain before it sleeps: some 20 microseconds.
 constexpr int kSpins = 64;
 constexpr std::chrono::milliseconds kLongestSleep{100};
@@ -80,8 +82,9 @@ Result<void> Engine::open() {
   return {};
 }
 
-void Engine::start(std::vector<Card> cards, Handler handler) {
+void Engine::start(std::vector<Card> cards, Handler handler, Accept accept) {
   handler_ = std::move(handler);
+  accept_ = std::move(accept);
   peers_.resize(cards.size());
   for (std::size_t i = 0; i < cards.size(); ++i) {
     peers_[i].engine = this;
@@ -118,15 +121,20 @@ void Engine::say_goodbye() {
   for (Peer& peer : peers_) {
     if (peer.endpoint == nullptr || peer.why) continue;
     send(peer.rank, {.kind = Kind::kGoodbye});
-    if (peer.why) continue;
+    // Who has heard the goodbye answers nothing any more, so only UCX itself can tell that it has arrived.
+    if (peer.why || sends_data()) continue;
     ++waiting;
     ++peer.puts;  // so that the flush is real
     flush(peer.rank, [count](bool) {
       if (*count != nullptr) --**count;
     });
   }
-  wait_until([&] { return waiting == 0; },
-             Clock::now() + std::min<Clock::duration>(kGoodbyeTime, options_.give_up_after));
+  wait_until(
+      [&] {
+        mutex.assert_held();
+        return waiting == 0 && (!sends_data() || outstanding_ == 0);
+      },
+      Clock::now() + std::min<Clock::duration>(kGoodbyeTime, options_.give_up_after));
   *count = nullptr;
 }
 
@@ -208,18 +216,54 @@ void Engine::on_error(void* user, ucx::Endpoint, ucx::Status status) {
   peer->engine->failed_.emplace_back(peer->rank, status);
 }
 
-ucx::Status Engine::on_message(void* user, const void*, std::size_t, void* data, std::size_t bytes,
+ucx::Status Engine::on_message(void* user, const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
                                const ucx::MessageParams* params) {
   auto* const engine = static_cast<Engine*>(user);
   engine->mutex.assert_held();
+  const std::span content(static_cast<const std::byte*>(data), bytes);
   // Ranks of a job send small messages, all at once. Anything else comes from elsewhere.
-  if (bytes > kLargestMessage || (params->attributes & ucx::kReceivedRendezvous) != 0) {
+  if ((params->attributes & ucx::kReceivedRendezvous) != 0 ||
+      bytes > (header_bytes > 0 ? kDataBytes : kLargestMessage)) {
     engine->refused_.fetch_add(1, std::memory_order_relaxed);
-    return ucx::kOk;
+  } else if (header_bytes > 0) {
+    engine->take_data({static_cast<const std::byte*>(header), header_bytes}, content);
+  } else {
+    engine->inbox_.emplace_back(content.begin(), content.end());
   }
-  const auto* const first = static_cast<const std::byte*>(data);
-  engine->inbox_.emplace_back(first, first + bytes);
   return ucx::kOk;
+}
+
+void Engine::take_data(std::span<const std::byte> header, std::span<const std::byte> data) {
+  const auto message = decode_message(header, sealer_);
+  std::byte* place = nullptr;
+  if (message && message->kind == Kind::kData && message->to == options_.rank && message->from < peers_.size() &&
+      !peers_[message->from].why) {
+    const std::uint32_t from = message->from;
+    const std::uint64_t address = message->numbers[0];
+    peers_[from].quiet_since = Clock::now();
+    for (const auto& [rank, target] : targets_) {
+      const auto first = reinterpret_cast<std::uint64_t>(target.data());
+      if (rank == from && address >= first && address - first <= target.size() &&
+          data.size() <= target.size() - (address - first))
+        place = target.data() + (address - first);
+    }
+    if (place == nullptr) place = accept_(from, address, data.size());
+  }
+  if (place != nullptr)
+    std::memcpy(place, data.data(), data.size());
+  else
+    refused_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Engine::expect_target(std::uint32_t rank, std::span<std::byte> target) {
+  targets_.emplace_back(rank, target);
+}
+
+void Engine::forget_target(std::uint32_t rank, std::span<std::byte> target) {
+  const auto found = std::find_if(targets_.begin(), targets_.end(), [&](const auto& each) {
+    return each.first == rank && each.second.data() == target.data() && each.second.size() == target.size();
+  });
+  if (found != targets_.end()) targets_.erase(found);
 }
 
 void Engine::finish(Operation& operation, ucx::Status status, const char* call) {
@@ -303,11 +347,32 @@ void Engine::put(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::s
     if (done) done(false);
     return;
   }
-  auto operation = std::make_unique<Operation>(Operation{this, rank, ticket, std::move(done), {}});
   ++peers_[rank].puts;
+  if (sends_data()) return send_data(rank, *endpoint, address, source, ticket, std::move(done));
+  auto operation = std::make_unique<Operation>(Operation{this, rank, ticket, std::move(done), {}});
   const ucx::RequestParams put = params(operation.get());
   const auto started = ucx_->put_nbx(*endpoint, source.data(), source.size(), address, key, &put);
   track(started, std::move(operation), "put_nbx");
+}
+
+void Engine::send_data(std::uint32_t rank, ucx::Endpoint endpoint, std::uint64_t address,
+                       std::span<const std::byte> source, const TicketPtr& ticket, Done done) {
+  // The last part is done after all others: they are sent in order.
+  for (std::size_t at = 0; at < source.size() && !peers_[rank].why; at += kDataBytes) {
+    const auto part = source.subspan(at, std::min(kDataBytes, source.size() - at));
+    const bool last = at + part.size() == source.size();
+    auto operation = std::make_unique<Operation>(Operation{this, rank, ticket, {}, {}});
+    if (last) operation->done = std::exchange(done, {});
+    operation->kept =
+        encode(Message{.kind = Kind::kData, .from = options_.rank, .to = rank, .numbers = {address + at}}, sealer_);
+    ucx::RequestParams send = params(operation.get());
+    send.fields |= ucx::kOperationFlags;
+    send.flags = ucx::kSendEager;
+    const auto started = ucx_->am_send_nbx(endpoint, kMessageId, operation->kept.data(), operation->kept.size(),
+                                           part.data(), part.size(), &send);
+    track(started, std::move(operation), "am_send_nbx");
+  }
+  if (done) done(false);
 }
 
 void Engine::get(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::span<std::byte> target,
@@ -330,6 +395,9 @@ void Engine::flush(std::uint32_t rank, Done done) {
     if (succeeded) peers_[rank].flushed = std::max(peers_[rank].flushed, upto);
     done(succeeded);
   };
+  if (sends_data())
+    return ask(rank, {.kind = Kind::kFlush},
+               [flushed = std::move(flushed)](const Result<Message>& answer) mutable { flushed(answer.has_value()); });
   auto operation = std::make_unique<Operation>(Operation{this, rank, nullptr, std::move(flushed), {}});
   const ucx::RequestParams flush = params(operation.get());
   const auto started = ucx_->ep_flush_nbx(*endpoint, &flush);
@@ -446,6 +514,8 @@ void Engine::handle_message(const Bytes& bytes) {
   if (peer.why) return;  // an answer that comes too late
   peer.quiet_since = Clock::now();
   if (message.kind == Kind::kGoodbye) return lose(message.from, lost_error(message.from, "it left the cluster"));
+  // Data is in its place as soon as it is received.
+  if (message.kind == Kind::kFlush) return reply(message, {.numbers = {kOkReply}});
   if (message.kind != Kind::kReply) return handler_(std::move(message));
   const auto found = questions_.find(message.request);
   if (found == questions_.end() || found->second.rank != message.from) return;

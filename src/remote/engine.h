@@ -57,6 +57,8 @@ class Engine {
   };
   // Handles a message of another rank that is no reply. Called with the mutex held.
   using Handler = std::function<void(Message)>;
+  // Where data of another rank for this address may be written; null if nowhere. Called with the mutex held.
+  using Accept = std::function<std::byte*(std::uint32_t from, std::uint64_t address, std::size_t bytes)>;
   using LostCallback = std::function<void(std::uint32_t rank, const Error& why)>;
 
   // Opens UCX and makes the worker. kDeviceUnavailable without UCX or for an interface that does not exist.
@@ -70,7 +72,10 @@ class Engine {
   const Bytes& address() const noexcept { return address_; }  // of the worker
 
   // Starts the progress thread. Requires: called once; one card per rank.
-  void start(std::vector<Card> cards, Handler handler);
+  void start(std::vector<Card> cards, Handler handler, Accept accept);
+  // True if puts are sent as messages. UCX before 1.16 emulates puts over TCP, and ends the process that receives one
+  // from a rank that has just died.
+  bool sends_data() const noexcept { return ucx_->minor < 16; }
   // Says goodbye, ends the progress thread and closes all endpoints; what is in flight ends. Only unmap() and destroy()
   // may be called afterwards. Requires: not the progress thread.
   void stop() noexcept;
@@ -105,6 +110,9 @@ class Engine {
            const TicketPtr& ticket) BERTH_REQUIRES(mutex);
   // `done` is called when everything that was put to the rank before is in its memory: at once if it is already.
   void flush(std::uint32_t rank, Done done) BERTH_REQUIRES(mutex);
+  // Lets a rank write here, for a read that it serves, until forget_target().
+  void expect_target(std::uint32_t rank, std::span<std::byte> target) BERTH_REQUIRES(mutex);
+  void forget_target(std::uint32_t rank, std::span<std::byte> target) BERTH_REQUIRES(mutex);
   bool is_flushed(std::uint32_t rank) const BERTH_REQUIRES(mutex) { return peers_[rank].flushed == peers_[rank].puts; }
 
   // Lets other threads in, and makes progress until the condition holds. Every condition must come true when the rank
@@ -173,6 +181,9 @@ class Engine {
   bool progress() BERTH_REQUIRES(mutex);
   bool handle_noted() BERTH_REQUIRES(mutex);
   void handle_message(const Bytes& bytes) BERTH_REQUIRES(mutex);
+  void take_data(std::span<const std::byte> header, std::span<const std::byte> data) BERTH_REQUIRES(mutex);
+  void send_data(std::uint32_t rank, ucx::Endpoint endpoint, std::uint64_t address, std::span<const std::byte> source,
+                 const TicketPtr& ticket, Done done) BERTH_REQUIRES(mutex);
   void close_endpoint(ucx::Endpoint endpoint) BERTH_REQUIRES(mutex);
   void check_deadlines() BERTH_REQUIRES(mutex);
   void tell_lost() BERTH_EXCLUDES(mutex);
@@ -194,6 +205,8 @@ class Engine {
   Bytes address_;
   std::vector<Peer> peers_;  // constant in number and place once started; contents guarded by the mutex, cards constant
   Handler handler_;
+  Accept accept_;
+  std::vector<std::pair<std::uint32_t, std::span<std::byte>>> targets_ BERTH_GUARDED_BY(mutex);  // of reads in flight
 
   // What callbacks of UCX noted.
   std::vector<std::pair<Operation*, ucx::Status>> completed_ BERTH_GUARDED_BY(mutex);

@@ -135,10 +135,15 @@ Result<std::shared_ptr<Member>> Member::join(ClusterOptions options) {
     cards.push_back(std::move(card));
   }
   std::shared_ptr<Member> member(new Member(std::move(options), engine));
-  engine->start(std::move(cards), [raw = member.get()](const Message& message) {
-    raw->engine_->mutex.assert_held();
-    raw->handle(message);
-  });
+  engine->start(
+      std::move(cards),
+      [raw = member.get()](const Message& message) {
+        raw->engine_->mutex.assert_held();
+        raw->handle(message);
+      },
+      [raw = member.get()](std::uint32_t from, std::uint64_t address, std::size_t bytes) {
+        return raw->served_->accept(from, address, bytes);
+      });
   offer(member);
   return member;
 }

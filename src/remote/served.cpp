@@ -92,6 +92,19 @@ void Served::handle(const Message& message) {
   }
 }
 
+std::byte* Served::accept(std::uint32_t from, std::uint64_t address, std::size_t bytes) {
+  engine_.mutex.assert_held();
+  for (auto& [id, entry] : entries_) {
+    const auto first = reinterpret_cast<std::uint64_t>(entry.mapping.address);
+    const bool allowed = entry.is_lease ? entry.borrower == from : entry.importers.contains(from);
+    if (!allowed || entry.access == Access::kRead || address < first || address - first > entry.mapping.bytes ||
+        bytes > entry.mapping.bytes - (address - first))
+      continue;
+    return entry.mapping.address + (address - first);
+  }
+  return nullptr;
+}
+
 Result<Message> Served::lease(const Message& request) {
   // A rank that opens its device again finds its lease, and nobody else ever gets it.
   auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& each) {
@@ -159,7 +172,8 @@ Result<void> Served::push(const Message& request) {
   };
   engine_.put(request.from, key, numbers[4], source, nullptr, [this, request, finish](bool put) {
     engine_.mutex.assert_held();
-    if (!put) return finish(false);
+    // The answer comes after the data, where both are messages.
+    if (!put || engine_.sends_data()) return finish(put);
     engine_.flush(request.from, finish);
   });
   return {};

@@ -30,6 +30,9 @@ class Served {
   Result<RemoteWindow> open(const Buffer& buffer, Access access) BERTH_EXCLUDES(engine_.mutex);
   Result<void> close(const RemoteWindow& window) BERTH_EXCLUDES(engine_.mutex);
 
+  // Where a rank may write bytes at this address; null if nowhere.
+  std::byte* accept(std::uint32_t from, std::uint64_t address, std::size_t bytes);
+
   // How many submits have arrived, and whether more can come. kNotFound for a window that is not open.
   struct Arrivals {
     std::uint64_t count = 0;

@@ -72,6 +72,7 @@ Result<void> read_by_get(Engine& engine, Region& region, std::size_t offset, std
 Result<void> read_by_push(Engine& engine, Region& region, std::size_t offset, std::span<std::byte> target)
     BERTH_REQUIRES(engine.mutex) {
   BERTH_TRY_ASSIGN(const Mapping mapping, engine.map(target.data(), target.size()));
+  engine.expect_target(region.rank, target);
   const auto answers = std::make_shared<Answers>();
   for (std::size_t at = 0; at < target.size() && !answers->error; at += kPieceBytes) {
     const std::size_t bytes = std::min(kPieceBytes, target.size() - at);
@@ -91,6 +92,7 @@ Result<void> read_by_push(Engine& engine, Region& region, std::size_t offset, st
     engine.wait([&] { return answers->open < kPiecesInFlight; });
   }
   engine.wait([&] { return answers->open == 0; });
+  engine.forget_target(region.rank, target);
   engine.unmap(mapping);
   if (answers->error) return *answers->error;
   return {};
@@ -149,7 +151,8 @@ Result<void> read(Engine& engine, Region& region, std::size_t offset, std::span<
   BERTH_TRY(check_usable(engine, region));
   ++region.uses;
   // Over TCP, UCX emulates a get at half the speed of a put.
-  const bool fetches = engine.same_host(region.rank) && engine.options().transports.find("cma") != std::string::npos;
+  const bool fetches = !engine.sends_data() && engine.same_host(region.rank) &&
+                       engine.options().transports.find("cma") != std::string::npos;
   auto outcome = fetches ? read_by_get(engine, region, offset, target) : read_by_push(engine, region, offset, target);
   --region.uses;
   answer_revocations(engine, region);

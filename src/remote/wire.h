@@ -84,7 +84,9 @@ enum class Kind : std::uint8_t {
   kBarrier,  // epoch
   kGo,       // epoch: every rank has called barrier()
   kGoodbye,  // the sender leaves the cluster
-  kLast = kGoodbye,
+  kData,     // address; the bytes follow outside of the message
+  kFlush,    // -> nothing, when the data that was sent before is in its place
+  kLast = kFlush,
 };
 
 inline constexpr std::uint64_t kOkReply = ~std::uint64_t{0};
