@@ -405,11 +405,14 @@ void random_kills(int runs) {
   std::random_device seed;
   std::mt19937 random(seed());
   int wrong = 0, lost = 0;
+  double longest = 0;
   for (int i = 0; i < runs; ++i) {
     Job job({.lends = 32 * kMiB, .transports = i % 2 == 0 ? "" : "tcp"});
     const auto opened = job.cluster().device(1);
-    std::thread killer([&job, ms = random() % 40] {
+    Clock::time_point killed;
+    std::thread killer([&job, &killed, ms = random() % 40] {
       std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+      killed = Clock::now();
       job.kill_rank_1();
     });
     const auto failed = [&](const auto& result) {
@@ -428,9 +431,10 @@ void random_kills(int runs) {
     killer.join();
     while (job.cluster().lost().empty() && Clock::now() < until) std::this_thread::sleep_for(1ms);
     lost += !job.cluster().lost().empty();
+    longest = std::max(longest, seconds_since(killed));
   }
   row(fmt::format("hangs, crashes, wrong bytes in {} runs with a kill", runs), runs - lost + wrong, 0, false,
-      fmt::format("{} of {} noticed", lost, runs));
+      fmt::format("{} of {} noticed, the last after {:.2f} s", lost, runs, longest));
 }
 
 void costs() {
