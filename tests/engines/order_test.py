@@ -139,7 +139,7 @@ class Order(unittest.TestCase):
             file = os.path.join(cache, name)
             with open(file, "rb") as opened:
                 whole = opened.read()
-            for damaged in (whole[:len(whole) // 2], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:], b""):
+            for damaged in (whole[:len(whole) // 2], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
                 with open(file, "wb") as opened:
                     opened.write(damaged)
                 again = self.run_model(path, "--plan-cache", cache)
