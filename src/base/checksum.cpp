@@ -25,6 +25,7 @@ void Checksum::add_stripe(const std::byte* bytes) noexcept {
 }
 
 void Checksum::add(std::span<const std::byte> bytes) noexcept {
+  if (bytes.empty()) return;  // its address may be null
   std::size_t held = size_ % kStripe;
   size_ += bytes.size();
   if (held > 0) {

@@ -149,8 +149,11 @@ inline Tail CachingPoolImpl::hand_out(PoolNode& node, const BlockSpec& spec) noe
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner)) {
       asan_unpoison(node.inner.host, node.inner.bytes);
-      write_canary(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
-      asan_poison(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
+      // The last user's block may have been longer, and its work writes to the end of this one.
+      if (!node.has_late_work) {
+        write_canary(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
+        asan_poison(node.inner.host + spec.bytes, node.inner.bytes - spec.bytes);
+      }
     }
   }
   return tail;
@@ -163,7 +166,8 @@ inline void CachingPoolImpl::take_in(PoolNode& node, Tail tail, const Block& blo
   if constexpr (kDebugMemory || kAddressSanitizer) {
     if (is_markable(node.inner) && is_reached(last_use)) {
       const std::size_t asked = std::min(block.bytes, node.inner.bytes);
-      check_canary(node.inner.host + asked, node.inner.bytes - asked, block.label);
+      if (!node.has_late_work) check_canary(node.inner.host + asked, node.inner.bytes - asked, block.label);
+      node.has_late_work = false;
       overwrite_released(node.inner.host, asked);
       asan_poison(node.inner.host, node.inner.bytes);
     }

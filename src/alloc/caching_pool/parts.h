@@ -54,6 +54,7 @@ struct alignas(64) PoolNode {
   std::uint16_t group = 0;
   std::uint16_t size_class = 0;
   NodeState state = NodeState::kUnused;  // changed under the pool's mutex
+  bool has_late_work = false;  // debug builds: handed out while work of its last user may still write to all of it
 
   Tail load_tail() const noexcept { return tail.load(std::memory_order_relaxed); }
   bool is_live() const noexcept { return (load_tail() & kNotLive) == 0; }

@@ -114,8 +114,10 @@ PoolNode* CachingPoolImpl::take_shared(CachedGroup* group, std::uint16_t number,
   for (PoolNode** at = &pending.head; *at != nullptr; at = &(*at)->next) {
     PoolNode* node = *at;
     const Timepoint last_use{node->last_use};
-    if (!(timeline != TimelineId::kNone && last_use.timeline() == timeline) && !is_reached(last_use)) continue;
+    const bool reached = is_reached(last_use);
+    if (!(timeline != TimelineId::kNone && last_use.timeline() == timeline) && !reached) continue;
     *at = node->next;
+    if constexpr (kDebugMemory || kAddressSanitizer) node->has_late_work = !reached;
     node->state = NodeState::kInUse;
     shared_cached_ -= static_cast<std::int64_t>(node->inner.bytes);
     return node;
