@@ -13,8 +13,9 @@
 #include "berth/memory/registry.h"
 #include "berth/tensor/buffer.h"
 
-// The thread sanitizer ends every child of a process with threads.
-#if !BERTH_THREAD_SANITIZER
+// The thread sanitizer ends every child of a process with threads. The address sanitizer's own allocator has locks that
+// stay locked in a child if another thread was allocating.
+#if !BERTH_THREAD_SANITIZER && !BERTH_ADDRESS_SANITIZER
 
 namespace berth {
 namespace {

@@ -1,6 +1,6 @@
-// What the leak sanitizer should ignore when the tests run on WEBGPU: the caches that the driver and the software
-// Vulkan below it keep until the process ends. What the thread sanitizer should ignore is in
-// src/base/thread_handoff.cpp.
+// What the leak sanitizer should ignore when the tests run on WEBGPU and REMOTE: the caches that the driver and the
+// software Vulkan below it keep until the process ends, and what UCX keeps of its settings. What the thread sanitizer
+// should ignore is in src/base/thread_handoff.cpp.
 #include "base/sanitizers.h"
 
 extern "C" {
@@ -13,6 +13,7 @@ const char* __lsan_default_suppressions() {
          "leak:libvulkan\n"
          "leak:libLLVM\n"
          "leak:libdrm\n"
+         "leak:libucs\n"
          "leak:_dl_init\n";
 }
 
