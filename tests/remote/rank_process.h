@@ -12,12 +12,14 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/os/program_path.h"
+#include "base/sanitizers.h"
 #include "berth/berth.h"
 #include "berth/remote/cluster.h"
 
@@ -26,6 +28,12 @@ extern char** environ;
 namespace berth::test {
 
 constexpr std::chrono::seconds kPatience{60};
+
+#if BERTH_THREAD_SANITIZER
+// UCX puts hooks into mmap and madvise, which run at the end of a thread when the sanitizer has forgotten it. Set
+// before the library is loaded, and inherited by other ranks.
+inline const bool kNoUcxHooks = setenv("UCX_MEM_EVENTS", "n", 1) == 0;
+#endif
 
 // A folder for one job, removed with the object.
 class JobFolder {
