@@ -149,9 +149,20 @@ void bind_sharding(nb::module_& module) {
       nb::sig("def shard_plan(file: WeightFile, rules: object, ranks: int, *, parts: int = 0, piece_bytes: int = "
               "8388608) -> ShardPlan"),
       "The plan for a file. `rules` is text with one rule in each line, or a sequence of (pattern, kind) and "
-      "(pattern, kind, unit), with kind replicated, row, column or expert.");
+      "(pattern, kind, unit), with kind replicated, row, column or expert.\n\n"
+      ">>> import berth, numpy as np, tempfile, os\n"
+      ">>> path = os.path.join(tempfile.mkdtemp(), 'a.safetensors')\n"
+      ">>> berth.save(path, {'w': np.ones((4, 6), np.float32)})\n"
+      ">>> berth.shard_plan(berth.open(path), 'w row', ranks=4).shard('w', rank=3)['shape']\n"
+      "(1, 6)");
 
-  nb::class_<Cluster>(module, "Cluster", "The ranks of a job. Made by Cluster.join().")
+  nb::class_<Cluster>(module, "Cluster",
+                      "The ranks of a job. Made by Cluster.join(); this job has one rank.\n\n"
+                      ">>> import berth, tempfile\n"
+                      ">>> cluster = berth.Cluster.join(folder=tempfile.mkdtemp(), rank=0, ranks=1, token='secret')\n"
+                      ">>> cluster.rank, cluster.ranks, cluster.lost\n"
+                      "(0, 1, [])\n"
+                      ">>> cluster.barrier()")
       .def_static(
           "join", &join, nb::kw_only(), nb::arg("folder").none() = nb::none(), nb::arg("rank") = 0,
           nb::arg("ranks") = 0, nb::arg("token") = "", nb::arg("interfaces") = std::vector<std::string>(),
@@ -165,7 +176,16 @@ void bind_sharding(nb::module_& module) {
           "Waits until every rank has called it as often as this one.")
       .def_prop_ro("lost", &Cluster::lost, "The ranks that are lost, in the order of their loss.");
 
-  nb::class_<ShardedTensors>(module, "ShardedTensors", "What one rank has of a checkpoint. Made by load_sharded().")
+  nb::class_<ShardedTensors>(module, "ShardedTensors",
+                             "What one rank has of a checkpoint. Made by load_sharded().\n\n"
+                             ">>> import berth, numpy as np, tempfile, os\n"
+                             ">>> folder = tempfile.mkdtemp()\n"
+                             ">>> path = os.path.join(folder, 'a.safetensors')\n"
+                             ">>> berth.save(path, {'w': np.ones((4, 6), np.float32)})\n"
+                             ">>> cluster = berth.Cluster.join(folder=folder, rank=0, ranks=1, token='secret')\n"
+                             ">>> tensors = berth.load_sharded(cluster, berth.open(path), 'w row')\n"
+                             ">>> tensors.plan.ranks, tensors.buffers['w'].shape\n"
+                             "(1, (4, 6))")
       .def_ro("plan", &ShardedTensors::plan)
       .def_prop_ro("buffers", &buffers_of, nb::sig("def buffers(self) -> dict[str, Buffer]"),
                    "The shards by name; tensors that go whole to another rank are left out.");
@@ -173,12 +193,28 @@ void bind_sharding(nb::module_& module) {
              nb::kw_only(), nb::arg("parts") = 0, nb::arg("piece_bytes") = kPiece,
              nb::sig("def load_sharded(cluster: Cluster, file: WeightFile, rules: object, device: object = 'CPU', *, "
                      "parts: int = 0, piece_bytes: int = 8388608) -> ShardedTensors"),
-             "Loads a file together with all ranks of the cluster, each byte read once; all or nothing.");
+             "Loads a file together with all ranks of the cluster, each byte read once; all or nothing.\n\n"
+             ">>> import berth, numpy as np, tempfile, os\n"
+             ">>> folder = tempfile.mkdtemp()\n"
+             ">>> path = os.path.join(folder, 'a.safetensors')\n"
+             ">>> berth.save(path, {'w': np.ones((4, 6), np.float32)})\n"
+             ">>> cluster = berth.Cluster.join(folder=folder, rank=0, ranks=1, token='secret')\n"
+             ">>> berth.load_sharded(cluster, berth.open(path), 'w row').buffers['w'].shape\n"
+             "(4, 6)");
   module.def(
       "reshard", &move, nb::arg("cluster"), nb::arg("tensors"), nb::arg("plan"), nb::arg("device") = "CPU",
       nb::sig("def reshard(cluster: Cluster, tensors: ShardedTensors, plan: ShardPlan, device: object = 'CPU') -> "
               "ShardedTensors"),
-      "The same tensors split by another plan.");
+      "The same tensors split by another plan.\n\n"
+      ">>> import berth, numpy as np, tempfile, os\n"
+      ">>> folder = tempfile.mkdtemp()\n"
+      ">>> path = os.path.join(folder, 'a.safetensors')\n"
+      ">>> berth.save(path, {'w': np.ones((4, 6), np.float32)})\n"
+      ">>> cluster = berth.Cluster.join(folder=folder, rank=0, ranks=1, token='secret')\n"
+      ">>> rows = berth.load_sharded(cluster, berth.open(path), 'w row')\n"
+      ">>> columns = berth.shard_plan(berth.open(path), 'w column', ranks=1)\n"
+      ">>> berth.reshard(cluster, rows, columns).buffers['w'].shape\n"
+      "(4, 6)");
 }
 
 }  // namespace berth::python
