@@ -25,9 +25,20 @@ struct Pair {
   Result<ClusterPtr> joined = Error(Code::kDeviceUnavailable, Layer::kDevice, "not joined yet");
 };
 
-// Never destroyed: the tests of one case share it, and gtest has no place for the end of a case.
+// The tests of one case share a pair, and gtest has no place for the end of a case, so it goes after the last test.
+// Leak checks at the end of the process cannot read memory that UCX has registered.
+class Pairs final : public ::testing::Environment {
+ public:
+  std::unique_ptr<Pair>& operator[](const std::string& transports) { return pairs_[transports]; }
+  void TearDown() override { pairs_.clear(); }
+
+ private:
+  std::map<std::string, std::unique_ptr<Pair>> pairs_;
+};
+
 Pair& pair_over(const std::string& transports) {
-  static auto* const pairs = new std::map<std::string, std::unique_ptr<Pair>>;
+  // gtest owns it, and adds it when the first test runs.
+  static auto* const pairs = static_cast<Pairs*>(::testing::AddGlobalTestEnvironment(new Pairs));
   std::unique_ptr<Pair>& pair = (*pairs)[transports];
   if (pair == nullptr) pair = std::make_unique<Pair>(transports);
   return *pair;
