@@ -19,41 +19,28 @@
 namespace berth::internal::ort {
 namespace {
 
+using testing::onnx_model;
+using testing::onnx_node;
+using testing::onnx_rows;
+using testing::onnx_weights;
 using testing::Protobuf;
 
 // A model of rows of 64 numbers with two branches: `wide` makes a large tensor that a small one comes of, `late` makes
 // a small one that only the end reads. It needs least if the wide branch is executed first.
 std::string branches() {
-  const auto weights = [](const std::string& name, unsigned rows, unsigned columns) {
-    std::string raw(std::size_t{4} * rows * columns, '\0');
-    for (unsigned i = 0; i < rows * columns; ++i) {
-      const float value = static_cast<float>(static_cast<int>(i * 2654435761u % 2001u) - 1000) / 8000.0f;
-      std::memcpy(raw.data() + std::size_t{4} * i, &value, 4);
-    }
-    return Protobuf().number(1, rows).number(1, columns).number(2, 1).text(8, name).text(9, raw);
-  };
-  const auto node = [](const char* type, std::initializer_list<std::string> inputs, const std::string& output) {
-    Protobuf proto;
-    for (const std::string& name : inputs) proto.text(1, name);
-    return proto.text(2, output).text(3, "make " + output).text(4, type);
-  };
-  const auto value = [](const std::string& name) {
-    const Protobuf shape = Protobuf().message(1, Protobuf().text(2, "rows")).message(1, Protobuf().number(1, 64));
-    return Protobuf().text(1, name).message(2, Protobuf().message(1, Protobuf().number(1, 1).message(2, shape)));
-  };
   Protobuf graph;
-  graph.message(1, node("MatMul", {"x", "w"}, "start"))
-      .message(1, node("MatMul", {"start", "up"}, "wide"))
-      .message(1, node("MatMul", {"wide", "down"}, "narrow"))
-      .message(1, node("Sigmoid", {"x"}, "late"))
-      .message(1, node("Mul", {"narrow", "late"}, "y"))
+  graph.message(1, onnx_node("MatMul", {"x", "w"}, "start"))
+      .message(1, onnx_node("MatMul", {"start", "up"}, "wide"))
+      .message(1, onnx_node("MatMul", {"wide", "down"}, "narrow"))
+      .message(1, onnx_node("Sigmoid", {"x"}, "late"))
+      .message(1, onnx_node("Mul", {"narrow", "late"}, "y"))
       .text(2, "branches")
-      .message(5, weights("w", 64, 64))
-      .message(5, weights("up", 64, 512))
-      .message(5, weights("down", 512, 64))
-      .message(11, value("x"))
-      .message(12, value("y"));
-  return Protobuf().number(1, 8).message(7, graph).message(8, Protobuf().text(1, "").number(2, 13)).bytes();
+      .message(5, onnx_weights("w", 64, 64))
+      .message(5, onnx_weights("up", 64, 512))
+      .message(5, onnx_weights("down", 512, 64))
+      .message(11, onnx_rows("x"))
+      .message(12, onnx_rows("y"));
+  return onnx_model(graph);
 }
 
 std::string read(const std::string& path) {

@@ -5,8 +5,7 @@
 #include <array>
 #include <thread>
 
-#include "devices/cuda/cuda_driver.h"
-#include "doubles/cuda/cuda_testing.h"
+#include "devices/cuda/double_streams.h"
 
 namespace berth::internal::cuda {
 namespace {
@@ -14,32 +13,15 @@ namespace {
 using cuda_test::cuda_double;
 using cuda_test::cuda_violations;
 
-constexpr std::size_t kBytes = 4096;
-
-class CudaDoubleGraph : public cuda_test::CudaDoubleTest {
+class CudaDoubleGraph : public DoubleStreams {
  protected:
-  void SetUp() override {
-    CudaDoubleTest::SetUp();
-    if (IsSkipped()) return;
-    driver_ = Driver::open().value();
-    ASSERT_EQ(driver_->cuDevicePrimaryCtxRetain(&context_, 0), kSuccess);
-    ASSERT_EQ(driver_->cuCtxSetCurrent(context_), kSuccess);
-    for (Stream& stream : streams_) ASSERT_EQ(driver_->cuStreamCreate(&stream, kStreamNonBlocking), kSuccess);
+  void make() override {
     for (Event& event : events_) ASSERT_EQ(driver_->cuEventCreate(&event, kEventDisableTiming), kSuccess);
     ASSERT_EQ(driver_->cuMemAlloc(&memory_, kBytes), kSuccess);
-    ASSERT_EQ(driver_->cuMemHostAlloc(&pinned_, kBytes, 0), kSuccess);
   }
-
-  void TearDown() override {
-    if (IsSkipped()) return;
-    EXPECT_EQ(driver_->cuCtxSynchronize(), kSuccess);
+  void destroy() override {
     EXPECT_EQ(driver_->cuMemFree(memory_), kSuccess);
-    EXPECT_EQ(driver_->cuMemFreeHost(pinned_), kSuccess);
     for (Event event : events_) EXPECT_EQ(driver_->cuEventDestroy(event), kSuccess);
-    for (Stream stream : streams_) EXPECT_EQ(driver_->cuStreamDestroy(stream), kSuccess);
-    EXPECT_EQ(driver_->cuCtxSetCurrent(nullptr), kSuccess);
-    EXPECT_EQ(driver_->cuDevicePrimaryCtxRelease(0), kSuccess);
-    CudaDoubleTest::TearDown();
   }
 
   void begin(CaptureMode mode = kCaptureThreadLocal) {
@@ -55,11 +37,6 @@ class CudaDoubleGraph : public cuda_test::CudaDoubleTest {
     cuda_double().clear_violations();
     EXPECT_EQ(driver_->cuMemsetD8Async(memory_, 1, kBytes, streams_[0]), kSuccess) << "the stream is free again";
   }
-  void forgive(std::string_view kind) {
-    EXPECT_EQ(cuda_violations(kind).size(), 1u);
-    EXPECT_EQ(cuda_violations().size(), 1u);
-    cuda_double().clear_violations();
-  }
   GraphExec end() {
     Graph graph = nullptr;
     EXPECT_EQ(driver_->cuStreamEndCapture(streams_[0], &graph), kSuccess);
@@ -68,14 +45,9 @@ class CudaDoubleGraph : public cuda_test::CudaDoubleTest {
     EXPECT_EQ(driver_->cuGraphDestroy(graph), kSuccess);
     return exec;
   }
-  unsigned char* host() { return static_cast<unsigned char*>(pinned_); }
 
-  const Driver* driver_ = nullptr;
-  Context context_ = nullptr;
-  std::array<Stream, 3> streams_{};
   std::array<Event, 2> events_{};
   Address memory_ = 0;
-  void* pinned_ = nullptr;
 };
 
 TEST_F(CudaDoubleGraph, RunsCapturedWorkAtEachLaunchAndNotBefore) {

@@ -5,8 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "devices/cuda/cuda_driver.h"
-#include "doubles/cuda/cuda_testing.h"
+#include "devices/cuda/double_streams.h"
 
 namespace berth::internal::cuda {
 namespace {
@@ -14,17 +13,9 @@ namespace {
 using cuda_test::cuda_double;
 using cuda_test::cuda_violations;
 
-constexpr std::size_t kBytes = 4096;
-
-class CudaDouble : public cuda_test::CudaDoubleTest {
+class CudaDouble : public DoubleStreams {
  protected:
-  void SetUp() override {
-    CudaDoubleTest::SetUp();
-    if (IsSkipped()) return;
-    driver_ = Driver::open().value();
-    ASSERT_EQ(driver_->cuDevicePrimaryCtxRetain(&context_, 0), kSuccess);
-    ASSERT_EQ(driver_->cuCtxSetCurrent(context_), kSuccess);
-    for (Stream& stream : streams_) ASSERT_EQ(driver_->cuStreamCreate(&stream, kStreamNonBlocking), kSuccess);
+  void make() override {
     ASSERT_EQ(driver_->cuEventCreate(&event_, kEventDisableTiming), kSuccess);
     const PoolProperties properties{.type = kAllocationPinned,
                                     .handle_types = kHandleNone,
@@ -34,19 +25,10 @@ class CudaDouble : public cuda_test::CudaDoubleTest {
                                     .usage = 0,
                                     .reserved = {}};
     ASSERT_EQ(driver_->cuMemPoolCreate(&pool_, &properties), kSuccess);
-    ASSERT_EQ(driver_->cuMemHostAlloc(&pinned_, kBytes, 0), kSuccess);
   }
-
-  void TearDown() override {
-    if (IsSkipped()) return;
-    EXPECT_EQ(driver_->cuCtxSynchronize(), kSuccess);
-    EXPECT_EQ(driver_->cuMemFreeHost(pinned_), kSuccess);
+  void destroy() override {
     EXPECT_EQ(driver_->cuMemPoolDestroy(pool_), kSuccess);
     EXPECT_EQ(driver_->cuEventDestroy(event_), kSuccess);
-    for (Stream stream : streams_) EXPECT_EQ(driver_->cuStreamDestroy(stream), kSuccess);
-    EXPECT_EQ(driver_->cuCtxSetCurrent(nullptr), kSuccess);
-    EXPECT_EQ(driver_->cuDevicePrimaryCtxRelease(0), kSuccess);
-    CudaDoubleTest::TearDown();
   }
 
   Address plain() {
@@ -59,20 +41,9 @@ class CudaDouble : public cuda_test::CudaDoubleTest {
     EXPECT_EQ(driver_->cuMemAllocFromPoolAsync(&pointer, kBytes, pool_, stream), kSuccess);
     return pointer;
   }
-  unsigned char* host() { return static_cast<unsigned char*>(pinned_); }
-  // One violation of this kind, which is then forgiven.
-  void expect_one(std::string_view kind) {
-    EXPECT_EQ(cuda_violations(kind).size(), 1u);
-    EXPECT_EQ(cuda_violations().size(), 1u);
-    cuda_double().clear_violations();
-  }
 
-  const Driver* driver_ = nullptr;
-  Context context_ = nullptr;
-  std::array<Stream, 2> streams_{};
   Event event_ = nullptr;
   MemoryPool pool_ = nullptr;
-  void* pinned_ = nullptr;
 };
 
 TEST_F(CudaDouble, RunsNothingBeforeSomebodyWaits) {
@@ -126,7 +97,7 @@ TEST_F(CudaDouble, ReportsARaceBetweenStreamsAndSpoilsTheData) {
   const Address memory = plain();
   ASSERT_EQ(driver_->cuMemsetD8Async(memory, 1, kBytes, streams_[0]), kSuccess);
   ASSERT_EQ(driver_->cuMemcpyDtoHAsync(host(), memory, kBytes, streams_[1]), kSuccess);
-  expect_one("race:");
+  forgive("race:");
   ASSERT_EQ(driver_->cuCtxSynchronize(), kSuccess);
   EXPECT_EQ(host()[0], 0xDB);
   EXPECT_EQ(driver_->cuMemFree(memory), kSuccess);
@@ -155,7 +126,7 @@ TEST_F(CudaDouble, ReportsAPlainFreeBeforeTheLastUseIsWaitedFor) {
   const Address memory = plain();
   ASSERT_EQ(driver_->cuMemsetD8Async(memory, 1, kBytes, streams_[0]), kSuccess);
   EXPECT_EQ(driver_->cuMemFree(memory), kSuccess);
-  expect_one("race:");
+  forgive("race:");
   // The late fill meets memory that is gone, and takes the context with it.
   EXPECT_EQ(driver_->cuStreamSynchronize(streams_[0]), kErrorIllegalAddress);
   EXPECT_EQ(driver_->cuStreamSynchronize(streams_[1]), kErrorIllegalAddress);
@@ -171,14 +142,14 @@ TEST_F(CudaDouble, ReportsAStreamOrderedFreeThatDoesNotComeAfterAUseOnAnotherStr
   ASSERT_EQ(driver_->cuStreamWaitEvent(streams_[1], event_, 0), kSuccess);
   ASSERT_EQ(driver_->cuMemsetD8Async(memory, 1, kBytes, streams_[1]), kSuccess);
   EXPECT_EQ(driver_->cuMemFreeAsync(memory, streams_[0]), kSuccess);
-  expect_one("race:");
+  forgive("race:");
   ASSERT_EQ(driver_->cuStreamSynchronize(streams_[1]), kSuccess);
 }
 
 TEST_F(CudaDouble, ReportsAUseOfPooledMemoryThatIsNotOrderedAfterItsAllocation) {
   const Address memory = pooled(streams_[0]);
   ASSERT_EQ(driver_->cuMemsetD8Async(memory, 1, kBytes, streams_[1]), kSuccess);
-  expect_one("race:");
+  forgive("race:");
   ASSERT_EQ(driver_->cuCtxSynchronize(), kSuccess);
   EXPECT_EQ(driver_->cuMemFreeAsync(memory, streams_[1]), kSuccess);
 }
@@ -187,26 +158,26 @@ TEST_F(CudaDouble, RefusesEveryUseOfMemoryAfterItsFree) {
   const Address memory = pooled(streams_[0]);
   EXPECT_EQ(driver_->cuMemFreeAsync(memory, streams_[0]), kSuccess);
   EXPECT_EQ(driver_->cuMemFreeAsync(memory, streams_[0]), kErrorInvalidValue);
-  expect_one("misuse:");
+  forgive("misuse:");
   EXPECT_EQ(driver_->cuMemsetD8Async(memory, 1, kBytes, streams_[0]), kErrorInvalidValue);
-  expect_one("misuse:");
+  forgive("misuse:");
   const Address other = plain();
   EXPECT_EQ(driver_->cuMemFree(other), kSuccess);
   EXPECT_EQ(driver_->cuMemFree(other), kErrorInvalidValue);
-  expect_one("misuse:");
+  forgive("misuse:");
 }
 
 TEST_F(CudaDouble, RefusesRangesOutsideAnAllocation) {
   const Address memory = plain();
   const Address neighbour = plain();
   EXPECT_EQ(driver_->cuMemsetD8Async(memory + 1, 0, kBytes, streams_[0]), kErrorInvalidValue);
-  expect_one("misuse:");
+  forgive("misuse:");
   EXPECT_EQ(driver_->cuMemcpyDtoDAsync(memory, neighbour, kBytes + 1, streams_[0]), kErrorInvalidValue);
-  expect_one("misuse:");
+  forgive("misuse:");
   EXPECT_EQ(driver_->cuMemcpyDtoDAsync(memory, memory + 16, 64, streams_[0]), kErrorInvalidValue);
-  expect_one("misuse:");
+  forgive("misuse:");
   EXPECT_EQ(driver_->cuMemsetD32Async(memory + 2, 0, 1, streams_[0]), kErrorInvalidValue);
-  expect_one("misuse:");
+  forgive("misuse:");
   EXPECT_EQ(driver_->cuMemFree(memory), kSuccess);
   EXPECT_EQ(driver_->cuMemFree(neighbour), kSuccess);
 }
@@ -214,16 +185,16 @@ TEST_F(CudaDouble, RefusesRangesOutsideAnAllocation) {
 TEST_F(CudaDouble, RefusesUnknownHandlesAndForeignContexts) {
   const auto nonsense = reinterpret_cast<Stream>(std::uintptr_t{0x4242});
   EXPECT_EQ(driver_->cuStreamSynchronize(nonsense), kErrorInvalidHandle);
-  expect_one("misuse:");
+  forgive("misuse:");
   Context other = nullptr;
   ASSERT_EQ(driver_->cuDevicePrimaryCtxRetain(&other, 1), kSuccess);
   ASSERT_EQ(driver_->cuCtxPushCurrent(other), kSuccess);
   EXPECT_EQ(driver_->cuStreamSynchronize(streams_[0]), kErrorInvalidHandle);
-  expect_one("misuse:");
+  forgive("misuse:");
   ASSERT_EQ(driver_->cuCtxPopCurrent(nullptr), kSuccess);
   ASSERT_EQ(driver_->cuDevicePrimaryCtxRelease(1), kSuccess);
   std::thread([&] { EXPECT_EQ(driver_->cuCtxSynchronize(), kErrorInvalidContext); }).join();
-  expect_one("misuse:");
+  forgive("misuse:");
 }
 
 TEST_F(CudaDouble, FailsTheNthCallOfANameAndOfAnyName) {
@@ -274,12 +245,12 @@ TEST_F(CudaDouble, KeepsContentsOfMappedMemoryByHandleAndForgetsThemWithIt) {
   ASSERT_EQ(driver_->cuMemCreate(&handle, granularity, &properties, 0), kSuccess);
   ASSERT_EQ(driver_->cuMemMap(address, granularity, 0, handle, 0), kSuccess);
   EXPECT_EQ(driver_->cuMemsetD8Async(address, 1, 16, streams_[0]), kErrorInvalidValue) << "no access was set";
-  expect_one("misuse:");
+  forgive("misuse:");
   const AccessDescription access{{kLocationDevice, 0}, kAccessReadWrite};
   ASSERT_EQ(driver_->cuMemSetAccess(address, granularity, &access, 1), kSuccess);
   ASSERT_EQ(driver_->cuMemsetD8Async(address, 5, 16, streams_[0]), kSuccess);
   EXPECT_EQ(driver_->cuMemAddressFree(address, 2 * granularity), kErrorInvalidValue);
-  expect_one("misuse:");
+  forgive("misuse:");
   ASSERT_EQ(driver_->cuStreamSynchronize(streams_[0]), kSuccess);
   ASSERT_EQ(driver_->cuMemUnmap(address, granularity), kSuccess);
   ASSERT_EQ(driver_->cuMemMap(address + granularity, granularity, 0, handle, 0), kSuccess);
@@ -321,7 +292,7 @@ TEST_F(CudaDouble, CallsItALeakWhenAContextEndsWithMemoryAlive) {
   static_cast<void>(plain());
   ASSERT_EQ(driver_->cuCtxPopCurrent(nullptr), kSuccess);
   ASSERT_EQ(driver_->cuDevicePrimaryCtxRelease(1), kSuccess);
-  expect_one("leak:");
+  forgive("leak:");
 }
 
 TEST_F(CudaDouble, GivesAFunctionInTheFormOfTheVersionAskedFor) {
