@@ -6,6 +6,7 @@
 
 #include "berth/kv/cache.h"
 #include "berth/kv/recording.h"
+#include "berth/plan/memory_map.h"
 #include "bindings.h"
 
 namespace berth::python {
@@ -99,9 +100,12 @@ struct PyCache {
 };
 
 PyCache make(nb::handle groups, std::size_t budget, std::uint32_t block_tokens, nb::handle where,
-             bool reserve_first_page, const std::string& eviction, nb::handle tiers, const std::string& record_to) {
+             bool reserve_first_page, const std::string& eviction, nb::handle tiers, const std::string& record_to,
+             std::uint64_t contiguous_tokens, std::size_t timeline_uses) {
   kv::CacheOptions options;
   options.record_to = record_to;
+  options.contiguous_tokens = contiguous_tokens;
+  options.timeline_uses = timeline_uses;
   for (const nb::handle group : groups) options.groups.push_back(group_from(group));
   for (const nb::handle tier : tiers) options.tiers.push_back(tier_from(tier));
   options.budget = budget;
@@ -176,13 +180,14 @@ void bind_kv(nb::module_& module) {
       .def(
           "__init__",
           [](PyCache* self, nb::handle groups, std::size_t budget, std::uint32_t block_tokens, nb::handle where,
-             bool reserve_first_page, const std::string& eviction, nb::handle tiers, const std::string& record_to) {
-            new (self)
-                PyCache(make(groups, budget, block_tokens, where, reserve_first_page, eviction, tiers, record_to));
+             bool reserve_first_page, const std::string& eviction, nb::handle tiers, const std::string& record_to,
+             std::uint64_t contiguous_tokens, std::size_t timeline_uses) {
+            new (self) PyCache(make(groups, budget, block_tokens, where, reserve_first_page, eviction, tiers, record_to,
+                                    contiguous_tokens, timeline_uses));
           },
           nb::arg("groups"), nb::arg("budget"), nb::arg("block_tokens") = 16, nb::arg("device") = "CPU", nb::kw_only(),
           nb::arg("reserve_first_page") = false, nb::arg("eviction") = "return", nb::arg("tiers") = nb::tuple(),
-          nb::arg("record_to") = "")
+          nb::arg("record_to") = "", nb::arg("contiguous_tokens") = 0, nb::arg("timeline_uses") = 0)
       .def(
           "open",
           [](PyCache& self, nb::handle tokens, std::uint64_t salt, std::uint64_t max_new_tokens, Now now) {
@@ -323,6 +328,40 @@ void bind_kv(nb::module_& module) {
       .def(
           "pages", [](const PyCache& self, std::uint32_t group) { return self.cache->pages(group).value(); },
           nb::arg("group"), nb::keep_alive<0, 1>(), "The pages of a group as a buffer of u8 [pages, bytes of a page].")
+      .def(
+          "contiguous",
+          [](const PyCache& self, std::uint32_t group, std::uint64_t id) {
+            kv::ContiguousTokens found = self.cache->contiguous(group, {id}).value();
+            return nb::make_tuple(std::move(found.tokens), found.first);
+          },
+          nb::arg("group"), nb::arg("sequence"),
+          nb::sig("def contiguous(self, group: int, sequence: int) -> tuple[Buffer, int]"),
+          "The tokens of a sequence at contiguous addresses, as a buffer of u8 [tokens, bytes of a token], and the "
+          "position of the first of them. Needs contiguous_tokens.\n\n"
+          ">>> import berth\n"
+          ">>> cache = berth.KvCache([{'bytes_per_token': 1024}], budget=1 << 20, contiguous_tokens=4096)\n"
+          ">>> sequence, _ = cache.open(range(40))\n"
+          ">>> tokens, first = cache.contiguous(0, sequence)\n"
+          ">>> tokens.numpy().shape, first\n"
+          "((40, 1024), 0)")
+      .def(
+          "addresses",
+          [](const PyCache& self, std::uint32_t group, const Ids& ids) {
+            const nb::object addresses = new_array(nb::make_tuple(ids.size()), "uint64");
+            const HostBytes target(addresses, true);
+            self.cache->write_addresses(group, sequences(ids), elements<std::uint64_t>(target)).value();
+            return addresses;
+          },
+          nb::arg("group"), nb::arg("sequences"),
+          "The address of the first token of each sequence, uint64. Needs contiguous_tokens.")
+      .def(
+          "write_timeline",
+          [](const PyCache& self, const std::string& path) {
+            MemoryMap map{.title = "Key-value cache", .time_unit = "call"};
+            map.panels.push_back(self.cache->timeline());
+            write_memory_map(path, map).value();
+          },
+          nb::arg("path"), "Writes when each page was in use as a memory map, an HTML file. Needs timeline_uses.")
       .def("drop_cached", [](PyCache& self) { self.cache->drop_cached(); })
       .def("check", [](const PyCache& self) { self.cache->check().value(); })
       .def(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "berth/memory/address_space.h"
 #include "berth/memory/out_of_memory.h"
 #include "berth/memory/registry.h"
 #include "tensor/live_storages.h"
@@ -73,6 +74,43 @@ class FaultyQueue final : public Queue {
   std::atomic<std::uint64_t> done_{0};
 };
 
+class FaultyAddressSpace final : public AddressSpace {
+ public:
+  FaultyAddressSpace(std::unique_ptr<AddressSpace> host, FaultTriggerPtr plan)
+      : host_(std::move(host)), plan_(std::move(plan)) {}
+  std::size_t granularity() const noexcept override { return host_->granularity(); }
+  bool is_host() const noexcept override { return host_->is_host(); }
+  Result<std::uint64_t> reserve(std::size_t bytes) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->reserve(bytes);
+  }
+  void unreserve(std::uint64_t address, std::size_t bytes) noexcept override { host_->unreserve(address, bytes); }
+  Result<void> map(std::uint64_t address, std::size_t bytes) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->map(address, bytes);
+  }
+  Result<void> unmap(std::uint64_t address, std::size_t bytes) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->unmap(address, bytes);
+  }
+  Result<std::unique_ptr<Frames>> make_frames(std::size_t bytes, std::size_t count) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->make_frames(bytes, count);
+  }
+  Result<void> map_frames(std::uint64_t address, const Frames& frames, std::size_t first, std::size_t count) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->map_frames(address, frames, first, count);
+  }
+  Result<void> unmap_frames(std::uint64_t address, const Frames& frames, std::size_t count) override {
+    BERTH_TRY(survive(*plan_));
+    return host_->unmap_frames(address, frames, count);
+  }
+
+ private:
+  std::unique_ptr<AddressSpace> host_;
+  FaultTriggerPtr plan_;
+};
+
 class FaultyDevice final : public Device {
  public:
   FaultyDevice(DevicePtr host, FaultTriggerPtr plan)
@@ -86,6 +124,11 @@ class FaultyDevice final : public Device {
   Result<Block> import_block(const ForeignMemory& memory) override {
     BERTH_TRY(survive(*plan_));
     return host_->import_block(memory);
+  }
+  Result<std::unique_ptr<AddressSpace>> make_address_space() override {
+    BERTH_TRY(survive(*plan_));
+    BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> host, host_->make_address_space());
+    return std::unique_ptr<AddressSpace>(std::make_unique<FaultyAddressSpace>(std::move(host), plan_));
   }
 
  protected:

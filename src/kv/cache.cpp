@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
+#include <string>
 
 #include "base/try.h"
+#include "berth/plan/memory_map.h"
 #include "kv/cache_state.h"
 
 namespace berth::kv {
@@ -55,6 +58,29 @@ std::uint32_t node_count(const std::vector<Group>& groups, const PagePool& pool,
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(nodes, 0x3fff'ffff));
 }
 
+// What the contiguous way asks of the options. Rounds the alignment up to pages of the system.
+Result<std::unique_ptr<AddressSpace>> prepare_contiguous(Allocator& allocator, CacheOptions& options) {
+  if (&allocator != static_cast<Allocator*>(&allocator.device()))
+    return Error::with_text(Code::kUnsupported, Layer::kAllocator,
+                            "contiguous addresses are mapped by the device itself: make the cache with the device "
+                            "instead of an allocator on it");
+  if (options.contiguous_tokens > kMostTokens)
+    return Error(Code::kInvalidArgument, Layer::kAllocator, "{} contiguous tokens are more than {}",
+                 options.contiguous_tokens, kMostTokens);
+  BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, allocator.device().make_address_space());
+  const std::size_t page = space->granularity();
+  for (std::size_t g = 0; g < options.groups.size(); ++g) {
+    const Group& group = options.groups[g];
+    if (group.kind == GroupKind::kState || group.bytes_per_token * options.block_tokens % page == 0) continue;
+    return Error(Code::kInvalidArgument, Layer::kAllocator,
+                 "group {}: a block must fill pages of {} bytes for contiguous addresses, and {} bytes for each token "
+                 "do so with a multiple of {} tokens a block",
+                 g, page, group.bytes_per_token, page / std::gcd(page, group.bytes_per_token));
+  }
+  options.alignment = std::max(options.alignment, page);
+  return space;
+}
+
 }  // namespace
 
 Cache::State::State(AllocatorPtr from, CacheOptions&& given)
@@ -64,6 +90,7 @@ Cache::State::State(AllocatorPtr from, CacheOptions&& given)
       block_tokens(given.block_tokens),
       block_mask(std::has_single_bit(given.block_tokens) ? given.block_tokens - 1 : 0),
       identity(groups.size() == 1 && groups[0].kind == GroupKind::kFull),
+      most_tokens(given.contiguous_tokens == 0 ? kMostTokens : given.contiguous_tokens),
       options{.groups = {},
               .block_tokens = given.block_tokens,
               .budget = given.budget,
@@ -71,13 +98,15 @@ Cache::State::State(AllocatorPtr from, CacheOptions&& given)
               .reserve_first_page = given.reserve_first_page,
               .eviction = {},
               .tiers = std::move(given.tiers),
+              .contiguous_tokens = given.contiguous_tokens,
+              .timeline_uses = given.timeline_uses,
               .record_to = std::move(given.record_to),
               .queue = {},
               .label = given.label},
       policy(given.eviction ? std::move(given.eviction) : make_return_eviction()),
       queue(std::move(given.queue)) {}
 
-Result<void> Cache::State::prepare() {
+Result<void> Cache::State::prepare(std::unique_ptr<AddressSpace> space) {
   const MutexLock lock(mutex);
   const std::uint32_t nodes = node_count(groups, pool, options.reserve_first_page);
   BERTH_TRY(tree.reserve(nodes, block_tokens, *policy));
@@ -100,10 +129,15 @@ Result<void> Cache::State::prepare() {
   if (!queue) {
     BERTH_TRY_ASSIGN(queue, allocator->device().make_queue());
   }
-  BERTH_TRY_ASSIGN(
-      buffer, Buffer::allocate(allocator, DType::kU8, {pool.bytes()},
-                               {.label = options.label, .alignment = std::max<std::size_t>(64, options.alignment)}));
-  BERTH_TRY_ASSIGN(memory, buffer.window());
+  if (space) {
+    BERTH_TRY(prepare_ranges(std::move(space)));
+  } else {
+    BERTH_TRY_ASSIGN(
+        buffer, Buffer::allocate(allocator, DType::kU8, {pool.bytes()},
+                                 {.label = options.label, .alignment = std::max<std::size_t>(64, options.alignment)}));
+    BERTH_TRY_ASSIGN(memory, buffer.window());
+  }
+  if (options.timeline_uses != 0) timeline = std::make_unique<Timeline>(options.timeline_uses, pool);
   if (!options.record_to.empty()) {
     BERTH_TRY_ASSIGN(log, CallLog::make(options.record_to));
   }
@@ -111,7 +145,8 @@ Result<void> Cache::State::prepare() {
   if (has(GroupKind::kState))
     return Error::with_text(
         Code::kUnsupported, Layer::kAllocator,
-        "a cache with a group of states has no tiers: a prefix is found only where a state was kept");
+        "a cache with a group of states has no tiers: every slot of a tier would have to hold a state, which is as "
+        "large as many blocks, and few blocks have one");
   std::vector<std::size_t> sizes;
   for (std::uint32_t g = 0; g < group_count; ++g) sizes.push_back(pool.page_bytes(g));
   BERTH_TRY(tiers.prepare(options.tiers, sizes, block_tokens, *queue));
@@ -121,6 +156,10 @@ Result<void> Cache::State::prepare() {
 
 Result<std::unique_ptr<Cache>> Cache::make(AllocatorPtr allocator, CacheOptions options) {
   BERTH_TRY_ASSIGN(const std::vector<std::size_t> sizes, page_sizes(options));
+  std::unique_ptr<AddressSpace> space;
+  if (options.contiguous_tokens != 0) {
+    BERTH_TRY_ASSIGN(space, prepare_contiguous(*allocator, options));
+  }
   BERTH_TRY_ASSIGN(PagePool pool,
                    PagePool::make(sizes, options.budget,
                                   {.alignment = options.alignment, .reserve_first = options.reserve_first_page}));
@@ -133,7 +172,7 @@ Result<std::unique_ptr<Cache>> Cache::make(AllocatorPtr allocator, CacheOptions 
     const MutexLock lock(state->mutex);
     state->pool = std::move(pool);
   }
-  BERTH_TRY(state->prepare());
+  BERTH_TRY(state->prepare(std::move(space)));
   return std::unique_ptr<Cache>(new Cache(std::move(state)));
 }
 
@@ -145,7 +184,9 @@ Cache::~Cache() {
 
 Result<Opened> Cache::open(std::span<const Token> tokens, const OpenOptions& options) {
   const MutexLock lock(state_->mutex);
+  state_->tick();
   auto opened = state_->open(tokens, options);
+  state_->show_moved();
   // What was refused for its memory may fit another cache.
   if (state_->log && (opened || opened.error().code() == Code::kOutOfMemory))
     state_->log->open(state_->now, tokens, options, opened ? &opened->id : nullptr);
@@ -155,7 +196,9 @@ Result<Opened> Cache::open(std::span<const Token> tokens, const OpenOptions& opt
 Result<void> Cache::append(std::span<const SequenceId> sequences, std::span<const Token> tokens,
                            std::span<std::int64_t> slots) {
   const MutexLock lock(state_->mutex);
+  state_->tick();
   auto done = state_->append(sequences, tokens, slots);
+  state_->show_moved();
   if (state_->log && done) state_->log->append(sequences, tokens);
   return done;
 }
@@ -163,7 +206,9 @@ Result<void> Cache::append(std::span<const SequenceId> sequences, std::span<cons
 Result<void> Cache::extend(SequenceId sequence, std::span<const Token> tokens, std::span<std::int64_t> slots) {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  state_->tick();
   auto done = state_->extend(*found, tokens, slots);
+  state_->show_moved();
   if (state_->log && done) state_->log->extend(sequence, tokens);
   return done;
 }
@@ -171,14 +216,18 @@ Result<void> Cache::extend(SequenceId sequence, std::span<const Token> tokens, s
 Result<void> Cache::commit(SequenceId sequence) {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  state_->tick();
   state_->commit(*found);
+  static_cast<void>(state_->show_range(*found));  // tried again when the addresses are asked for
   if (state_->log) state_->log->call(RecordedCall::Kind::kCommit, sequence);
   return {};
 }
 
 Result<SequenceId> Cache::fork(SequenceId sequence) {
   const MutexLock lock(state_->mutex);
+  state_->tick();
   auto forked = state_->fork(sequence);
+  state_->show_moved();
   if (state_->log && forked) state_->log->fork(sequence, *forked);
   return forked;
 }
@@ -186,6 +235,7 @@ Result<SequenceId> Cache::fork(SequenceId sequence) {
 Result<void> Cache::truncate(SequenceId sequence, std::uint64_t tokens) {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  state_->tick();
   auto done = state_->truncate(*found, tokens);
   if (state_->log && done) state_->log->truncate(sequence, tokens);
   return done;
@@ -194,7 +244,9 @@ Result<void> Cache::truncate(SequenceId sequence, std::uint64_t tokens) {
 Result<void> Cache::keep_state(SequenceId sequence) {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(State::Sequence * found, state_->find(sequence));
+  state_->tick();
   auto done = state_->keep_state(*found);
+  state_->show_moved();
   if (state_->log && done) state_->log->call(RecordedCall::Kind::kKeepState, sequence);
   return done;
 }
@@ -209,6 +261,7 @@ Result<void> Cache::close(SequenceId sequence, std::optional<std::uint64_t> now)
                            .tokens = found->length,
                            .path = std::span<const Node>(found->blocks).first(found->published)},
                           state_->tree);
+  state_->tick();
   state_->close(*found);
   if (state_->log) state_->log->close(state_->now, sequence);
   return {};
@@ -226,6 +279,7 @@ Admission Cache::can_admit(std::span<const Token> tokens, const OpenOptions& opt
 
 void Cache::drop_cached() noexcept {
   const MutexLock lock(state_->mutex);
+  state_->tick();
   while (state_->evict_loose(GroupKind::kWindow) || state_->evict_loose(GroupKind::kState) ||
          state_->evict_block(false)) {
   }
@@ -238,9 +292,7 @@ const Buffer& Cache::buffer() const noexcept {
 
 Result<Buffer> Cache::pages(std::uint32_t group) const {
   const MutexLock lock(state_->mutex);
-  if (group >= state_->group_count)
-    return Error(Code::kInvalidArgument, Layer::kAllocator, "there is no group {}: the cache has {}", group,
-                 state_->group_count);
+  BERTH_TRY(state_->check_group(group));
   const std::size_t bytes = state_->pool.page_bytes(group);
   return state_->buffer.view(0, DType::kU8, {state_->pool.bytes() / bytes, bytes});
 }
@@ -262,6 +314,17 @@ Result<std::uint64_t> Cache::length(SequenceId sequence) const {
   const MutexLock lock(state_->mutex);
   BERTH_TRY_ASSIGN(const State::Sequence* found, state_->find(sequence));
   return found->length;
+}
+
+MapPanel Cache::timeline() const {
+  const MutexLock lock(state_->mutex);
+  if (!state_->timeline) return {};
+  std::vector<std::string> names;
+  for (std::uint32_t g = 0; g < state_->group_count; ++g) {
+    const std::string_view name = state_->groups[g].name.text();
+    names.push_back(name.empty() ? "group " + std::to_string(g) : std::string(name));
+  }
+  return state_->timeline->panel(state_->pool, names);
 }
 
 Result<void> Cache::check() const {

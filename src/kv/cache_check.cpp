@@ -107,6 +107,7 @@ Result<void> Cache::State::check() const {
       return broken("group {} has {} pages in windows and counts {}", g, pinned, windows[g].in_use);
   }
   if (!tiers.empty()) BERTH_TRY(check_tiers());
+  if (frames) BERTH_TRY(check_ranges());
   PerGroup none{};
   if (!feasible(none)) return broken("more pages are in use and set aside than there are");
   return {};

@@ -54,7 +54,7 @@ bool Cache::State::evict_loose(GroupKind kind) noexcept {
     if (groups[g].kind != kind || kind == GroupKind::kFull || windows[g].oldest == kNoNode) continue;
     const Node node = windows[g].oldest;
     take_from_behind(g, node);
-    pool.give(g, page_of(node, g));
+    give_page(g, page_of(node, g));
     page_ref(node, g) = kNoPage;
     return true;
   }
@@ -98,6 +98,8 @@ Result<Page> Cache::State::take_page(std::uint32_t group, std::uint32_t owner) {
         sequences[who & ~kSequenceOwner].states[move.group] = move.to;
       else
         page_ref(who, move.group) = move.to;
+      if (timeline) timeline->move(move.group, move.from, move.to);
+      moved = frames != nullptr;
       return true;
     });
     if (!copied) return copied.error();
@@ -105,7 +107,13 @@ Result<Page> Cache::State::take_page(std::uint32_t group, std::uint32_t owner) {
     page = pool.take(group);
   }
   if (!identity) owners[group][static_cast<std::size_t>(page)] = owner;
+  if (timeline) timeline->take(group, page, taking_for);
   return page;
+}
+
+void Cache::State::give_page(std::uint32_t group, Page page) noexcept {
+  if (timeline) timeline->give(group, page);
+  pool.give(group, page);
 }
 
 Result<Node> Cache::State::take_block() {
@@ -137,13 +145,13 @@ Result<Node> Cache::State::take_block() {
 
 void Cache::State::free_block(Node node) noexcept {
   if (identity) {
-    pool.give(0, static_cast<Page>(node));
+    give_page(0, static_cast<Page>(node));
   } else {
     for (std::uint32_t g = 0; g < group_count; ++g) {
       Page& page = page_ref(node, g);
       if (page == kNoPage) continue;
       if (groups[g].kind != GroupKind::kFull) take_from_behind(g, node);
-      pool.give(g, page);
+      give_page(g, page);
       page = kNoPage;
     }
     free_nodes.push_back(node);
@@ -175,7 +183,7 @@ void Cache::State::leave_behind(std::uint32_t group, Node node) noexcept {
 
 void Cache::State::drop_behind(std::uint32_t group, Node node) noexcept {
   if (!tree.in_index(node)) {
-    pool.give(group, page_of(node, group));
+    give_page(group, page_of(node, group));
     page_ref(node, group) = kNoPage;
   } else if (windows[group].newer[node] == node) {
     leave_behind(group, node);
@@ -213,6 +221,8 @@ std::size_t Cache::State::bookkeeping_bytes() const noexcept {
   for (const auto& table : owners) bytes += table.capacity() * 4;
   for (const WindowPages& window : windows)
     bytes += (window.pins.capacity() + window.older.capacity() + window.newer.capacity()) * 4;
+  if (frames) bytes += frames->bookkeeping_bytes() + ranges.all.capacity() * sizeof(Range);
+  if (timeline) bytes += timeline->bookkeeping_bytes();
   for (const Sequence& sequence : sequences) bytes += sequence.blocks.capacity() * sizeof(Node);
   return bytes;
 }

@@ -125,6 +125,9 @@ SequenceId Cache::State::add_sequence() {
   sequence.length = sequence.published = 0;
   sequence.tail = kNoNode;
   sequence.batch = 0;
+  sequence.number = taking_for = numbered++;
+  sequence.range = kNoRange;
+  sequence.shown = 0;
   sequence.open = true;
   sequence.plain = false;
   sequence.limit = 0;
@@ -137,10 +140,10 @@ SequenceId Cache::State::add_sequence() {
 }
 
 Result<Opened> Cache::State::open(std::span<const Token> tokens, const OpenOptions& wishes) {
-  if (tokens.size() > kMostTokens || wishes.max_new_tokens > kMostTokens - tokens.size())
+  if (tokens.size() > most_tokens || wishes.max_new_tokens > most_tokens - tokens.size())
     return Error(Code::kInvalidArgument, Layer::kAllocator,
                  "a sequence of {} tokens and {} new ones is longer than {} tokens", tokens.size(),
-                 wishes.max_new_tokens, kMostTokens);
+                 wishes.max_new_tokens, most_tokens);
   set_now(wishes.now);
   const Opening opening = prepare_opening(tokens, wishes);
   if (!feasible(opening.extra)) {
@@ -221,6 +224,7 @@ Result<Opened> Cache::State::open(std::span<const Token> tokens, const OpenOptio
     const std::size_t some = std::min<std::size_t>(block_tokens, tokens.size() - first);
     std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(first), some, tree.tokens(*node));
   }
+  if (auto given = give_range(sequence); !given) return give_up(given.error());
   for (std::uint32_t g = 0; g < group_count && last != kNoNode; ++g)
     if (groups[g].kind == GroupKind::kState) leave_behind(g, last);
   sequence.length = static_cast<std::uint32_t>(tokens.size());
@@ -257,6 +261,7 @@ void Cache::State::release_blocks(Sequence& sequence, std::size_t keep) noexcept
     sequence.blocks.pop_back();
     if (tree.drop_reference(node)) free_block(node);
   }
+  sequence.shown = std::min(sequence.shown, static_cast<std::uint32_t>(sequence.blocks.size()));
   sequence.tail = sequence.blocks.empty() ? kNoNode : sequence.blocks.back();
 }
 
@@ -264,7 +269,8 @@ void Cache::State::close(Sequence& sequence) noexcept {
   drop_set_aside(sequence);
   release_blocks(sequence, 0);
   for (std::uint32_t g = 0; g < group_count; ++g)
-    if (groups[g].kind == GroupKind::kState && sequence.states[g] != kNoPage) pool.give(g, sequence.states[g]);
+    if (groups[g].kind == GroupKind::kState && sequence.states[g] != kNoPage) give_page(g, sequence.states[g]);
+  take_range(sequence);
   tree.leave_root(sequence.root);
   sequence.open = false;
   ++sequence.generation;
@@ -362,7 +368,7 @@ Error Cache::State::refusal(const PerGroup& extra) const {
 
 Admission Cache::State::can_admit(std::span<const Token> tokens, const OpenOptions& wishes) {
   Admission admission;
-  if (tokens.size() > kMostTokens || wishes.max_new_tokens > kMostTokens - tokens.size()) return admission;
+  if (tokens.size() > most_tokens || wishes.max_new_tokens > most_tokens - tokens.size()) return admission;
   const Opening opening = prepare_opening(tokens, wishes);
   admission.fits = feasible(opening.extra);
   if (admission.fits && !identity) {

@@ -1,6 +1,6 @@
 // What a cache consists of. The functions are grouped by file: cache_open.cpp (finding prefixes, admission, opening and
 // closing), cache_write.cpp (appending, publishing, forks), cache_memory.cpp (pages, eviction, copies),
-// cache_tiers.cpp, cache_tables.cpp and cache_check.cpp.
+// cache_tiers.cpp, cache_ranges.cpp (contiguous addresses), cache_tables.cpp and cache_check.cpp.
 #pragma once
 
 #include <array>
@@ -13,7 +13,9 @@
 #include "berth/kv/cache.h"
 #include "kv/block_tree.h"
 #include "kv/call_log.h"
+#include "kv/page_frames.h"
 #include "kv/tiers.h"
+#include "kv/timeline.h"
 
 namespace berth::internal::kv_cache {
 
@@ -22,6 +24,7 @@ constexpr std::uint64_t kMostTokens = 0x7fff'ffff;  // lengths are written as in
 using PerGroup = std::array<std::uint64_t, kMostGroups>;
 // The owner of a state's page: this bit and the sequence.
 constexpr std::uint32_t kSequenceOwner = 0x8000'0000;
+constexpr std::uint32_t kNoRange = 0xffff'ffff;
 
 }  // namespace berth::internal::kv_cache
 
@@ -45,10 +48,20 @@ class Cache::State {
     std::uint64_t limit = 0;  // tokens for which pages are set aside
     std::uint32_t opened = 0;
     Node root = internal::kv_cache::kRootBit;
+    std::uint64_t number = 0;                            // of all sequences, in the order in which they were opened
+    std::uint32_t range = internal::kv_cache::kNoRange;  // contiguous addresses
+    std::uint32_t shown = 0;                             // blocks whose pages are mapped there
     std::vector<Node> blocks{};
     std::array<Page, kMostGroups> states{};
     std::array<std::uint32_t, kMostGroups> first{};      // kWindow: the first block in the window
     std::array<std::uint32_t, kMostGroups> set_aside{};  // pages
+    std::array<std::uint32_t, kMostGroups> hidden{};     // kWindow: blocks before this one are not mapped any more
+  };
+  // Addresses of a sequence.
+  struct Range {
+    Buffer buffer{};
+    std::uint64_t address = 0;
+    std::size_t most = 0;  // blocks from here on have nothing mapped
   };
 
   // What opening a sequence takes.
@@ -62,7 +75,8 @@ class Cache::State {
   };
 
   State(AllocatorPtr allocator, CacheOptions&& options);
-  Result<void> prepare();
+  // `space` is null in the paged way.
+  Result<void> prepare(std::unique_ptr<AddressSpace> space);
 
   // --- cache_open.cpp ---
   Result<Opened> open(std::span<const Token> tokens, const OpenOptions& options) BERTH_REQUIRES(mutex);
@@ -112,6 +126,19 @@ class Cache::State {
   void name_block(Node node) noexcept BERTH_REQUIRES(mutex);
   Result<void> check_tiers() const BERTH_REQUIRES(mutex);
 
+  // --- cache_ranges.cpp: these do nothing in the paged way ---
+  Result<void> prepare_ranges(std::unique_ptr<AddressSpace> space) BERTH_REQUIRES(mutex);
+  // Gives an open sequence its addresses, with its blocks mapped. If that fails, close() takes them back.
+  Result<void> give_range(Sequence& sequence) BERTH_REQUIRES(mutex);
+  void take_range(Sequence& sequence) noexcept BERTH_REQUIRES(mutex);
+  // Maps the blocks that are not shown. A failed call has mapped some of them.
+  Result<void> show_range(Sequence& sequence) BERTH_REQUIRES(mutex);
+  // After pages were moved: maps them at their new places in all sequences.
+  void show_moved() noexcept BERTH_REQUIRES(mutex);
+  Result<void> show(const Range& range, std::uint32_t group, std::size_t block, Page page) BERTH_REQUIRES(mutex);
+  Result<void> hide(const Range& range, std::uint32_t group, std::size_t first, std::size_t end) BERTH_REQUIRES(mutex);
+  Result<void> check_ranges() const BERTH_REQUIRES(mutex);
+
   // --- cache_memory.cpp ---
   // The memory of a page.
   Window page_window(std::uint32_t group, Page page) const noexcept BERTH_REQUIRES(mutex);
@@ -126,6 +153,7 @@ class Cache::State {
   bool evict_loose(GroupKind kind) noexcept BERTH_REQUIRES(mutex);
   // Takes a page, and moves others for it if needed. Requires: evict_for() made room.
   Result<Page> take_page(std::uint32_t group, Node owner) BERTH_REQUIRES(mutex);
+  void give_page(std::uint32_t group, Page page) noexcept BERTH_REQUIRES(mutex);
   Result<Node> take_block() BERTH_REQUIRES(mutex);
   void free_block(Node node) noexcept BERTH_REQUIRES(mutex);
   Result<void> copy_page(std::uint32_t group, Page from, Page to) BERTH_REQUIRES(mutex);
@@ -146,6 +174,10 @@ class Cache::State {
   }
   std::size_t bookkeeping_bytes() const noexcept BERTH_REQUIRES(mutex);
   void set_now(std::optional<std::uint64_t> now) noexcept BERTH_REQUIRES(mutex);
+  // One call begins, on the timeline.
+  void tick() noexcept BERTH_REQUIRES(mutex) {
+    if (timeline) timeline->tick();
+  }
 
   // The first block that the token at position `next` attends to.
   std::uint32_t window_start(std::uint32_t group, std::uint64_t next) const noexcept {
@@ -168,6 +200,7 @@ class Cache::State {
   }
 
   Result<void> check() const BERTH_REQUIRES(mutex);
+  Result<void> check_group(std::uint32_t group) const;
 
   // --- Set once ---
   const AllocatorPtr allocator;
@@ -177,7 +210,8 @@ class Cache::State {
   const std::uint32_t block_mask;  // block_tokens - 1 if that is a power of two, otherwise 0
   // One group of kind kFull: node n has page n, which saves a table.
   const bool identity;
-  const CacheOptions options;  // without the groups, the policy and the queue
+  const std::uint64_t most_tokens;  // of a sequence
+  const CacheOptions options;       // without the groups, the policy and the queue
   EvictionPolicyPtr policy;
   QueuePtr queue;
   Buffer buffer;
@@ -188,7 +222,19 @@ class Cache::State {
   PagePool pool BERTH_GUARDED_BY(mutex);
   internal::kv_cache::BlockTree tree BERTH_GUARDED_BY(mutex);
   internal::kv_cache::Tiers tiers BERTH_GUARDED_BY(mutex);
-  std::unique_ptr<internal::kv_cache::CallLog> log BERTH_GUARDED_BY(mutex);  // null: calls are not recorded
+  std::unique_ptr<internal::kv_cache::CallLog> log BERTH_GUARDED_BY(mutex);        // null: calls are not recorded
+  std::unique_ptr<internal::kv_cache::Timeline> timeline BERTH_GUARDED_BY(mutex);  // null: not kept
+  std::shared_ptr<internal::kv_cache::PageFrames> frames BERTH_GUARDED_BY(mutex);  // null in the paged way
+  struct {
+    std::vector<Range> all{};
+    std::vector<std::uint32_t> free{};
+    std::array<std::size_t, kMostGroups> at{};          // byte of a range at which the group begins
+    std::array<std::size_t, kMostGroups> page_bytes{};  // of a page that are mapped
+    std::size_t bytes = 0;                              // of a range
+  } ranges BERTH_GUARDED_BY(mutex);
+  bool moved BERTH_GUARDED_BY(mutex) = false;                  // pages have moved that ranges show at their old places
+  std::uint64_t numbered BERTH_GUARDED_BY(mutex) = 0;          // sequences so far
+  std::uint64_t taking_for BERTH_GUARDED_BY(mutex) = 0;        // the number of the sequence that takes pages
   std::vector<std::uint64_t> serials BERTH_GUARDED_BY(mutex);  // [node], of cached blocks; empty without tiers
   std::vector<Sequence> sequences BERTH_GUARDED_BY(mutex);
   std::vector<std::uint32_t> closed BERTH_GUARDED_BY(mutex);

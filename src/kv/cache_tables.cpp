@@ -6,19 +6,17 @@
 namespace berth::kv {
 using namespace berth::internal;
 using namespace berth::internal::kv_cache;
-namespace {
 
-Error no_group(std::uint32_t group, std::uint32_t groups) {
-  return Error(Code::kInvalidArgument, Layer::kAllocator, "there is no group {}: the cache has {}", group, groups);
+Result<void> Cache::State::check_group(std::uint32_t group) const {
+  if (group < group_count) return {};
+  return Error(Code::kInvalidArgument, Layer::kAllocator, "there is no group {}: the cache has {}", group, group_count);
 }
-
-}  // namespace
 
 Result<void> Cache::write_block_table(std::uint32_t group, std::span<const SequenceId> ids, std::size_t row_pages,
                                       std::span<std::int32_t> table, std::int32_t padding) const {
   State& state = *state_;
   const MutexLock lock(state.mutex);
-  if (group >= state.group_count) return no_group(group, state.group_count);
+  BERTH_TRY(state.check_group(group));
   if (row_pages != 0 && ids.size() > table.size() / row_pages)
     return Error(Code::kSizeMismatch, Layer::kAllocator, "a table of {} rows of {} pages does not fit {} elements",
                  ids.size(), row_pages, table.size());
@@ -50,7 +48,7 @@ Result<std::size_t> Cache::write_csr(std::uint32_t group, std::span<const Sequen
                                      std::span<std::int32_t> last_page_len, std::int32_t padding) const {
   State& state = *state_;
   const MutexLock lock(state.mutex);
-  if (group >= state.group_count) return no_group(group, state.group_count);
+  BERTH_TRY(state.check_group(group));
   if (indptr.size() < ids.size() + 1 || last_page_len.size() < ids.size())
     return Error(Code::kSizeMismatch, Layer::kAllocator,
                  "{} sequences need {} elements of indptr and as many last lengths, and there are {} and {}",
@@ -80,7 +78,7 @@ Result<void> Cache::write_slots(std::uint32_t group, SequenceId id, std::uint64_
                                 std::span<std::int64_t> slots) const {
   State& state = *state_;
   const MutexLock lock(state.mutex);
-  if (group >= state.group_count) return no_group(group, state.group_count);
+  BERTH_TRY(state.check_group(group));
   BERTH_TRY_ASSIGN(const State::Sequence* sequence, state.find(id));
   if (first > sequence->length || slots.size() > sequence->length - first)
     return Error(Code::kInvalidArgument, Layer::kAllocator, "tokens {} to {} are asked for and the sequence has {}",

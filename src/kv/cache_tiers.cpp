@@ -61,7 +61,7 @@ Result<void> Cache::State::bring_back(Sequence& sequence, Node node, Tiers::Plac
     if ((block.groups >> g & 1) != 0) {
       drop_behind(g, node);
     } else {
-      pool.give(g, page_of(node, g));
+      give_page(g, page_of(node, g));
       page_ref(node, g) = kNoPage;
     }
   }

@@ -50,6 +50,7 @@ void Cache::State::publish(Sequence& sequence) {
       unpin_window(g, node);
     }
     sequence.blocks[at] = other;
+    sequence.shown = std::min(sequence.shown, at);
     if (sequence.tail == node) sequence.tail = other;
     if (tree.drop_reference(node)) free_block(node);
   }
@@ -100,17 +101,18 @@ Cache::State::Growth Cache::State::growth(const Sequence& sequence, std::uint64_
 }
 
 Result<void> Cache::State::open_tail(Sequence& sequence) {
+  taking_for = sequence.number;
   const std::uint32_t used = sequence.length % block_tokens;
   if (used == 0) {
-    if (sequence.blocks.size() > sequence.length / block_tokens) return {};
+    if (sequence.blocks.size() > sequence.length / block_tokens) return show_range(sequence);
     BERTH_TRY_ASSIGN(const Node node, take_block());
     sequence.blocks.push_back(node);
     sequence.tail = node;
     for (std::uint32_t g = 0; g < group_count; ++g) use_set_aside(sequence, g);
-    return {};
+    return show_range(sequence);
   }
   const Node shared = sequence.tail;
-  if (tree.references(shared) == 1 && !tree.in_index(shared)) return {};
+  if (tree.references(shared) == 1 && !tree.in_index(shared)) return show_range(sequence);
   BERTH_TRY_ASSIGN(const Node node, take_block());
   Result<void> copied;
   for (std::uint32_t g = 0; g < group_count && copied; ++g)
@@ -120,11 +122,13 @@ Result<void> Cache::State::open_tail(Sequence& sequence) {
     std::copy_n(tree.tokens(shared), used, tree.tokens(node));
     sequence.blocks.back() = node;
     sequence.tail = node;
+    sequence.shown = std::min(sequence.shown, static_cast<std::uint32_t>(sequence.blocks.size() - 1));
   }
   for (std::uint32_t g = 0; g < group_count; ++g)
     if (groups[g].kind == GroupKind::kWindow && unpin_window(g, gone) && tree.references(gone) > 1)
       drop_behind(g, gone);
   if (tree.drop_reference(gone)) free_block(gone);
+  if (copied) copied = show_range(sequence);
   return copied;
 }
 
@@ -146,7 +150,7 @@ Result<void> Cache::State::append(std::span<const SequenceId> ids, std::span<con
       return Error(Code::kInvalidArgument, Layer::kAllocator, "sequence {} is twice in one append: use extend()",
                    index);
     sequence.batch = batch;
-    if (sequence.length == kMostTokens)
+    if (sequence.length >= most_tokens)
       return Error(Code::kInvalidArgument, Layer::kAllocator, "sequence {} has the most tokens that fit: {}", index,
                    sequence.length);
     if (!sequence.plain) crossing.push_back(index);
@@ -188,8 +192,8 @@ Result<void> Cache::State::cross_blocks() {
     return refusal(all.extra);
   }
   for (const std::uint32_t index : crossing) {
-    if (sequences[index].plain) continue;
-    if (auto opened = open_tail(sequences[index]); !opened) {
+    Sequence& sequence = sequences[index];
+    if (auto opened = sequence.plain ? show_range(sequence) : open_tail(sequence); !opened) {
       // Blocks that were opened for the others go back, since they would be empty.
       for (const std::uint32_t other : crossing)
         release_blocks(sequences[other], static_cast<std::size_t>(blocks_of(sequences[other].length)));
@@ -203,9 +207,9 @@ Result<void> Cache::State::extend(Sequence& sequence, std::span<const Token> tok
   if (slots.size() != tokens.size() * group_count)
     return Error(Code::kSizeMismatch, Layer::kAllocator, "{} tokens in {} groups need {} slots, not {}", tokens.size(),
                  group_count, tokens.size() * group_count, slots.size());
-  if (tokens.size() > kMostTokens - sequence.length)
+  if (tokens.size() > most_tokens - sequence.length)
     return Error(Code::kInvalidArgument, Layer::kAllocator, "a sequence of {} tokens cannot grow by {}: the most is {}",
-                 sequence.length, tokens.size(), kMostTokens);
+                 sequence.length, tokens.size(), most_tokens);
   commit(sequence);
   if (tokens.empty()) return {};  // the tail may be shared or published, and stays so
   const Growth own = growth(sequence, tokens.size());
@@ -280,6 +284,10 @@ Result<SequenceId> Cache::State::fork(SequenceId id) {
       return error;
     }
   }
+  if (auto given = give_range(target); !given) {
+    close(target);
+    return given.error();
+  }
   return forked;
 }
 
@@ -315,12 +323,16 @@ Result<void> Cache::State::truncate(Sequence& sequence, std::uint64_t tokens) {
     while (sequence.first[g] > window_start(g, tokens)) pin_window(g, sequence.blocks[--sequence.first[g]]);
   }
   sequence.published = std::min(sequence.published, static_cast<std::uint32_t>(tokens / block_tokens));
+  // Blocks that are in the window again may have moved meanwhile.
+  if (has(GroupKind::kWindow)) sequence.shown = 0;
+  for (std::uint32_t g = 0; g < group_count; ++g) sequence.hidden[g] = std::min(sequence.hidden[g], sequence.first[g]);
   sequence.plain = false;
   return {};
 }
 
 Result<void> Cache::State::keep_state(Sequence& sequence) {
   commit(sequence);
+  taking_for = sequence.number;
   if (sequence.length == 0 || sequence.length % block_tokens != 0)
     return Error(Code::kInvalidArgument, Layer::kAllocator,
                  "a state is kept at the end of a block of {} tokens, and the sequence has {}", block_tokens,
@@ -337,7 +349,7 @@ Result<void> Cache::State::keep_state(Sequence& sequence) {
     if (!feasible(extra) || !evict_for(extra, 0)) return refusal(extra);
     BERTH_TRY_ASSIGN(const Page page, take_page(g, node));
     if (auto copied = copy_page(g, sequence.states[g], page); !copied) {
-      pool.give(g, page);
+      give_page(g, page);
       return copied.error();
     }
     page_ref(node, g) = page;

@@ -11,22 +11,25 @@
 namespace berth::internal::kv_cache {
 namespace {
 
+// A window of [at, at + bytes) of the tier's memory.
+Window part_of(const Window& memory, std::size_t at, std::size_t bytes) {
+  Window part = memory;
+  part.offset += at;
+  part.bytes = bytes;
+  return part;
+}
+
+// Memory of the host, or of a device that the cache's queue reaches.
 class MemoryStore final : public TierStore {
  public:
-  Result<void> prepare(const kv::Tier& tier, std::size_t slot, std::size_t slots, Queue& queue) {
-    slot_ = slot;
-    BERTH_TRY_ASSIGN(buffer_, Buffer::allocate(tier.allocator, DType::kU8, {slot * slots}, {.label = tier.label}));
-    BERTH_TRY_ASSIGN(memory_, buffer_.window());
-    direct_ = queue.device().reaches(tier.allocator->device());
-    if (!direct_ && !memory_.block.has(BlockFlags::kHostTransfer))
-      return Error::with_text(Code::kUnsupported, Layer::kAllocator,
-                              "a tier must be memory of the host, or memory that the cache's device can reach");
+  // Requires: `direct`, or the host may copy from and to the memory.
+  MemoryStore(Buffer buffer, const Window& memory, std::size_t slot, std::size_t slots, bool direct)
+      : slot_(slot), buffer_(std::move(buffer)), memory_(memory), direct_(direct) {
     (direct_ ? staging_.resize(slot) : written_.resize(slots));
-    return {};
   }
 
   Result<void> store(std::size_t at, const Window& page, Queue& queue) override {
-    const Window target = window(at, page.bytes);
+    const Window target = part_of(memory_, at, page.bytes);
     if (direct_) return queue.copy(page, target);
     BERTH_TRY(queue.read(page, target.host_bytes()));
     written_[at / slot_] = queue.next();
@@ -34,14 +37,14 @@ class MemoryStore final : public TierStore {
   }
 
   Result<void> load(std::size_t at, const Window& page, Queue& queue) override {
-    const Window source = window(at, page.bytes);
+    const Window source = part_of(memory_, at, page.bytes);
     if (direct_) return queue.copy(source, page);
     BERTH_TRY(wait_for(at, queue));
     return queue.write(page, source.host_bytes());
   }
 
   Result<void> move_to(TierStore& target, std::size_t from, std::size_t to, std::size_t bytes, Queue& queue) override {
-    const Window source = window(from, bytes);
+    const Window source = part_of(memory_, from, bytes);
     if (direct_) {
       if (auto* const memory = dynamic_cast<MemoryStore*>(&target); memory != nullptr)
         return memory->store(to, source, queue);
@@ -55,7 +58,7 @@ class MemoryStore final : public TierStore {
   }
 
   Result<void> store_bytes(std::size_t at, std::span<const std::byte> bytes, Queue& queue) override {
-    const Window target = window(at, bytes.size());
+    const Window target = part_of(memory_, at, bytes.size());
     if (direct_) return queue.write(target, bytes);
     BERTH_TRY(wait_for(at, queue));  // what was written to the slot before must not come later
     std::memcpy(target.host_bytes().data(), bytes.data(), bytes.size());
@@ -63,12 +66,6 @@ class MemoryStore final : public TierStore {
   }
 
  private:
-  Window window(std::size_t at, std::size_t bytes) const {
-    Window part = memory_;
-    part.offset += at;
-    part.bytes = bytes;
-    return part;
-  }
   // The host may not touch a slot before the queue has written it.
   Result<void> wait_for(std::size_t at, Queue& queue) {
     const Timepoint moment = written_[at / slot_];
@@ -77,12 +74,55 @@ class MemoryStore final : public TierStore {
     return queue.wait(moment);
   }
 
-  std::size_t slot_ = 0;
-  Buffer buffer_;
-  Window memory_{};
-  bool direct_ = false;
-  std::vector<std::byte> staging_;  // of one slot, on the way to a file
+  const std::size_t slot_;
+  const Buffer buffer_;
+  const Window memory_;
+  const bool direct_;
+  std::vector<std::byte> staging_;  // of one slot, on the way to a file or another device
   std::vector<Timepoint> written_;  // [slot]: when the host may read it. Empty if the queue copies by itself
+};
+
+// Memory of another device that only a queue of its own reaches: that of a neighbour, or another kind of GPU.
+class FarStore final : public TierStore {
+ public:
+  FarStore(Buffer buffer, const Window& memory, QueuePtr queue, std::size_t slot)
+      : buffer_(std::move(buffer)), memory_(memory), far_(std::move(queue)), staging_(slot) {}
+  // Bytes may be on their way. If they are lost, so is the tier.
+  ~FarStore() override { static_cast<void>(far_->finish()); }
+
+  Result<void> store(std::size_t at, const Window& page, Queue& queue) override {
+    const std::span<std::byte> bytes = std::span(staging_).first(page.bytes);
+    BERTH_TRY(queue.read(page, bytes));
+    BERTH_TRY(queue.finish());
+    return store_bytes(at, bytes, queue);
+  }
+  Result<void> load(std::size_t at, const Window& page, Queue& queue) override {
+    BERTH_TRY_ASSIGN(const std::span<const std::byte> bytes, fetch(at, page.bytes));
+    return queue.write(page, bytes);
+  }
+  Result<void> move_to(TierStore& target, std::size_t from, std::size_t to, std::size_t bytes, Queue& queue) override {
+    BERTH_TRY_ASSIGN(const std::span<const std::byte> copy, fetch(from, bytes));
+    return target.store_bytes(to, copy, queue);
+  }
+  // Nothing waits for the bytes to arrive: what is read later is recorded after them.
+  Result<void> store_bytes(std::size_t at, std::span<const std::byte> bytes, Queue&) override {
+    BERTH_TRY(far_->write(part_of(memory_, at, bytes.size()), bytes));
+    BERTH_TRY(far_->submit());
+    return {};
+  }
+
+ private:
+  Result<std::span<const std::byte>> fetch(std::size_t at, std::size_t bytes) {
+    const std::span<std::byte> copy = std::span(staging_).first(bytes);
+    BERTH_TRY(far_->read(part_of(memory_, at, bytes), copy));
+    BERTH_TRY(far_->finish());
+    return std::span<const std::byte>(copy);
+  }
+
+  const Buffer buffer_;
+  const Window memory_;
+  const QueuePtr far_;
+  std::vector<std::byte> staging_;  // of one slot
 };
 
 class FileStore final : public TierStore {
@@ -122,9 +162,15 @@ class FileStore final : public TierStore {
 Result<std::unique_ptr<TierStore>> make_tier_store(const kv::Tier& tier, std::size_t slot, std::size_t slots,
                                                    Queue& queue) {
   if (tier.allocator) {
-    auto memory = std::make_unique<MemoryStore>();
-    BERTH_TRY(memory->prepare(tier, slot, slots, queue));
-    return std::unique_ptr<TierStore>(std::move(memory));
+    BERTH_TRY_ASSIGN(Buffer buffer,
+                     Buffer::allocate(tier.allocator, DType::kU8, {slot * slots}, {.label = tier.label}));
+    BERTH_TRY_ASSIGN(const Window memory, buffer.window());
+    Device& from = tier.allocator->device();
+    const bool direct = queue.device().reaches(from);
+    if (direct || memory.block.has(BlockFlags::kHostTransfer))
+      return std::unique_ptr<TierStore>(std::make_unique<MemoryStore>(std::move(buffer), memory, slot, slots, direct));
+    BERTH_TRY_ASSIGN(QueuePtr far, from.make_queue());
+    return std::unique_ptr<TierStore>(std::make_unique<FarStore>(std::move(buffer), memory, std::move(far), slot));
   }
   auto file = std::make_unique<FileStore>(tier.folder, slot);
   BERTH_TRY(file->prepare(slot * slots));

@@ -97,10 +97,96 @@ void brings_blocks_back_from_the_host(Bed& bed) {
   BED_TRY(bed, cache->check());
 }
 
+// The other way round: a cache of the host keeps evicted blocks on the device.
+void keeps_blocks_of_the_host(Bed& bed) {
+  kv::CacheOptions options;
+  options.groups = {{.bytes_per_token = 64}};
+  options.block_tokens = 4;
+  options.budget = 256 * 3;
+  options.eviction = kv::make_lru_eviction();
+  options.tiers = {{.allocator = bed.device(), .budget = 256 * 3}, {.allocator = bed.device(), .budget = 256 * 8}};
+  BED_TRY_ASSIGN(const auto cache, bed, kv::Cache::make(device("CPU").value(), std::move(options)));
+  constexpr std::size_t kPrompts = 4;
+  for (int round = 0; round < 3; ++round)
+    for (std::size_t prompt = 0; prompt < kPrompts; ++prompt) {
+      std::vector<kv::Token> tokens(9, static_cast<kv::Token>(prompt));
+      BED_TRY_ASSIGN(const kv::Opened opened, bed, cache->open(tokens));
+      EXPECT_EQ(opened.cached_tokens, round == 0 ? 0u : 8u);
+      for (std::size_t block = 0; block < 2; ++block) {
+        BED_TRY_ASSIGN(const Buffer memory, bed, page(*cache, opened.id, 0, block));
+        if (round == 0) {
+          BED_TRY(bed, memory.copyin(pattern_bytes(256, prompt * 10 + block)));
+        } else {
+          BED_TRY_ASSIGN(const Bytes bytes, bed, contents(memory));
+          EXPECT_EQ(bytes, pattern_bytes(256, prompt * 10 + block)) << "prompt " << prompt << ", round " << round;
+        }
+      }
+      BED_TRY(bed, cache->commit(opened.id));
+      BED_TRY(bed, cache->close(opened.id));
+    }
+  const auto tiers = cache->counters().tiers;
+  EXPECT_GT(tiers[0].loaded + tiers[1].loaded, 0u);
+  EXPECT_GT(tiers[1].stored, 0u);
+  EXPECT_EQ(tiers[0].failed + tiers[1].failed, 0u);
+  BED_TRY(bed, cache->check());
+}
+
+void gives_sequences_contiguous_addresses(Bed& bed) {
+  constexpr std::size_t kToken = std::size_t{512} << 10;  // four of them fill a page of every device
+  kv::CacheOptions options;
+  options.groups = {{.bytes_per_token = kToken}};
+  options.block_tokens = 4;
+  options.budget = kToken * 4 * 6;
+  options.contiguous_tokens = 16;
+  BED_TRY_ASSIGN(const auto cache, bed, kv::Cache::make(bed.device(), std::move(options)));
+  const std::vector<kv::Token> tokens{1, 2, 3, 4, 5, 6};
+  BED_TRY_ASSIGN(const kv::Opened first, bed, cache->open(tokens));
+  BED_TRY_ASSIGN(const kv::ContiguousTokens whole, bed, cache->contiguous(0, first.id));
+  EXPECT_EQ(whole.tokens.size(), 6 * kToken);
+  BED_TRY(bed, whole.tokens.copyin(pattern_bytes(6 * kToken, 5)));
+  BED_TRY(bed, cache->commit(first.id));
+  // The pages have the same bytes at their own places.
+  BED_TRY_ASSIGN(const Buffer second_page, bed, page(*cache, first.id, 0, 1));
+  BED_TRY_ASSIGN(const Buffer in_page, bed, second_page.view(0, 2 * kToken));
+  BED_TRY_ASSIGN(const Bytes paged, bed, contents(in_page));
+  EXPECT_EQ(paged, pattern_bytes(2 * kToken, 5 + 4 * kToken));
+  // A sequence with the same prefix has it at addresses of its own.
+  BED_TRY_ASSIGN(const kv::Opened other, bed, cache->open(tokens));
+  EXPECT_EQ(other.cached_tokens, 4u);
+  BED_TRY_ASSIGN(const kv::ContiguousTokens prefix, bed, cache->contiguous(0, other.id));
+  BED_TRY_ASSIGN(const Buffer shared, bed, prefix.tokens.view(0, 4 * kToken));
+  BED_TRY_ASSIGN(const Bytes found, bed, contents(shared));
+  EXPECT_EQ(found, pattern_bytes(4 * kToken, 5));
+  // A fork writes to a copy, and grows behind it.
+  BED_TRY_ASSIGN(const kv::SequenceId fork, bed, cache->fork(first.id));
+  std::uint64_t before = 0, after = 0;
+  BED_TRY(bed, cache->write_addresses(0, {&fork, 1}, {&before, 1}));
+  for (kv::Token token = 7; token < 11; ++token) {
+    std::int64_t slot = -1;
+    BED_TRY(bed, cache->append({&fork, 1}, {&token, 1}, {&slot, 1}));
+  }
+  BED_TRY(bed, cache->write_addresses(0, {&fork, 1}, {&after, 1}));
+  EXPECT_EQ(after, before);
+  BED_TRY(bed, cache->queue().finish());
+  BED_TRY_ASSIGN(const kv::ContiguousTokens grown, bed, cache->contiguous(0, fork));
+  BED_TRY_ASSIGN(const Buffer added, bed, grown.tokens.view(6 * kToken, 4 * kToken));
+  BED_TRY(bed, added.copyin(pattern_bytes(4 * kToken, 99)));
+  BED_TRY_ASSIGN(const Bytes all, bed, contents(grown.tokens));
+  Bytes expected = pattern_bytes(6 * kToken, 5);
+  const Bytes tail = pattern_bytes(4 * kToken, 99);
+  expected.insert(expected.end(), tail.begin(), tail.end());
+  EXPECT_TRUE(all == expected);
+  BED_TRY_ASSIGN(const Bytes kept, bed, contents(whole.tokens));
+  EXPECT_TRUE(kept == pattern_bytes(6 * kToken, 5)) << "the fork wrote to the sequence that it came from";
+  BED_TRY(bed, cache->check());
+}
+
 constexpr Check kChecks[] = {
     {"KvCacheCopiesASharedPageOnWrite", copies_a_shared_page_on_write},
     {"KvCacheMovesPagesToMakeRoom", moves_pages_to_make_room},
     {"KvCacheBringsBlocksBackFromTheHost", brings_blocks_back_from_the_host},
+    {"KvCacheKeepsBlocksOfTheHost", keeps_blocks_of_the_host},
+    {"KvCacheGivesSequencesContiguousAddresses", gives_sequences_contiguous_addresses},
 };
 
 }  // namespace

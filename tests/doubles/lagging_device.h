@@ -182,6 +182,16 @@ class LaggingAddressSpace final : public AddressSpace {
     for (LaggingQueue* queue : queues_->list()) queue->reach_all();
     return host_->unmap(address, bytes);
   }
+  Result<std::unique_ptr<Frames>> make_frames(std::size_t bytes, std::size_t count) override {
+    return host_->make_frames(bytes, count);
+  }
+  Result<void> map_frames(std::uint64_t address, const Frames& frames, std::size_t first, std::size_t count) override {
+    return host_->map_frames(address, frames, first, count);
+  }
+  Result<void> unmap_frames(std::uint64_t address, const Frames& frames, std::size_t count) override {
+    for (LaggingQueue* queue : queues_->list()) queue->reach_all();
+    return host_->unmap_frames(address, frames, count);
+  }
 
  private:
   std::shared_ptr<LaggingQueues> queues_;

@@ -63,9 +63,11 @@ DeviceCase neighbour_over(std::string transports) {
     pair.windows.push_back(*std::move(imported));
     return ForeignMemory{.address = pair.windows.back().native_handle(), .bytes = contents.size(), .release = [] {}};
   };
-  result.never = {{"RunsAKernel", Code::kUnsupported, "another process cannot run the code of this one"},
-                  {"HandsOutItsNativeEncoder", Code::kUnsupported, "UCX has none"},
-                  {"CommitsResidencyOnceASubmit", Code::kUnsupported, "the owner keeps its memory"}};
+  result.never = {
+      {"RunsAKernel", Code::kUnsupported, "another process cannot run the code of this one"},
+      {"HandsOutItsNativeEncoder", Code::kUnsupported, "UCX has none"},
+      {"CommitsResidencyOnceASubmit", Code::kUnsupported, "the owner keeps its memory"},
+      {"KvCacheGivesSequencesContiguousAddresses", Code::kUnsupported, "the addresses of another process are its own"}};
   return result;
 }
 

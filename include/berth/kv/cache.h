@@ -25,6 +25,10 @@
 #include "berth/memory/queue.h"
 #include "berth/tensor/buffer.h"
 
+namespace berth {
+struct MapPanel;
+}
+
 namespace berth::kv {
 
 using Token = std::int32_t;
@@ -62,6 +66,13 @@ struct CacheOptions {
   EvictionPolicyPtr eviction{};     // null: make_return_eviction()
   // Fastest first. A block that leaves one goes to the next; the last drops it. Not for groups of kind kState.
   std::vector<Tier> tiers{};
+  // The contiguous way: not 0 gives each sequence, besides its pages, one range of addresses for this many tokens in
+  // each group, behind which its pages are mapped as it grows, so that kernels need no block table: contiguous(). A
+  // block must fill whole pages of the device's virtual memory, and `allocator` must be the device itself. CPU and
+  // CUDA.
+  std::uint64_t contiguous_tokens = 0;
+  // When each page was in use is kept for timeline(), for this many uses; 0: it is not.
+  std::size_t timeline_uses = 0;
   std::string record_to{};  // the calls are written to this file (kv/recording.h); empty: they are not
   QueuePtr queue{};         // for copies of pages; null: a new queue of the device
   Name label{};
@@ -130,13 +141,20 @@ struct CacheCounters {
   std::vector<OfTier> tiers{};
 };
 
+// The tokens of a sequence in one group, one after the other.
+struct ContiguousTokens {
+  Buffer tokens{};          // u8, {tokens, bytes_per_token}; {1, state_bytes} for a state
+  std::uint64_t first = 0;  // the position of the first of them: that of the window's first block, otherwise 0
+};
+
 class Cache {
  public:
   // kInvalidArgument: no group or more than 16; a group without bytes; a window of 0; block_tokens out of range; sizes
-  // that overflow. kOutOfMemory: the budget is less than a page of each group, a tier's is less than a block, or an
-  // allocator refuses. kUnsupported: tiers with a group of kind kState, or a tier that neither the queue nor the host
-  // can reach. kIo: a file of a tier or a recording cannot be created. Errors of the device. Requires: allocator is not
-  // null.
+  // that overflow; a tier without a place; contiguous_tokens with a block that does not fill whole pages of the device
+  // (the message says which block_tokens do). kOutOfMemory: the budget is less than a page of each group, a tier's is
+  // less than a block, or an allocator refuses. kUnsupported: tiers with a group of kind kState; contiguous_tokens on a
+  // device that cannot map one page at two addresses, or with an allocator that is not the device itself. kIo: a file
+  // of a tier or a recording cannot be created. Errors of the device. Requires: allocator is not null.
   static Result<std::unique_ptr<Cache>> make(AllocatorPtr allocator, CacheOptions options);
 
   // Waits for the queue.
@@ -145,17 +163,20 @@ class Cache {
   Cache& operator=(const Cache&) = delete;
 
   // Opens a sequence with the longest cached prefix of `tokens`, and pages for the other tokens. Evicts cached blocks
-  // as needed. Copies of blocks from and to tiers are recorded on queue(); a file is read and written at once. What a
-  // tier cannot return counts as not cached. kOutOfMemory if the pages do not fit beside those of open sequences: the
-  // message says how many sequences would have to be closed. kInvalidArgument if tokens and max_new_tokens overflow.
-  // O(tokens). A refused call changes nothing, except that blocks may have been evicted if a driver failed.
+  // as needed. Copies of blocks from and to tiers are recorded on queue(); a file, and memory that only a queue of its
+  // own device reaches, is read and written by this thread. What a tier cannot return counts as not cached.
+  // kOutOfMemory if the pages do not fit beside those of open sequences: the message says how many sequences would have
+  // to be closed. kInvalidArgument if tokens and max_new_tokens overflow, or are more than contiguous_tokens; in the
+  // contiguous way also the errors of mapping. O(tokens). A refused call changes nothing, except that blocks may have
+  // been evicted if a driver failed.
   Result<Opened> open(std::span<const Token> tokens, const OpenOptions& options = {});
 
   // Adds one token to each sequence and writes where its keys and values go: slots[g * sequences + i] is
   // page * block_tokens + offset in group g for sequence i; -1 for groups of kind kState. All of a sequence's earlier
   // tokens count as written. kNotFound: a sequence is not open. kInvalidArgument: a sequence twice. kSizeMismatch:
-  // spans of the wrong length. kOutOfMemory as open(); a refused call adds no token. O(sequences); allocates nothing,
-  // unless a sequence grows longer than any of its kind was before.
+  // spans of the wrong length. kOutOfMemory as open(); a refused call adds no token. kInvalidArgument also for a
+  // sequence of contiguous_tokens tokens. O(sequences); allocates nothing, unless a sequence grows longer than any of
+  // its kind was before.
   Result<void> append(std::span<const SequenceId> sequences, std::span<const Token> tokens,
                       std::span<std::int64_t> slots);
 
@@ -207,6 +228,19 @@ class Cache {
                            std::span<std::int64_t> slots) const;
   Result<void> write_seq_lens(std::span<const SequenceId> sequences, std::span<std::int32_t> lengths) const;
 
+  // --- Contiguous addresses: kUnsupported unless CacheOptions::contiguous_tokens is set ---
+  // Both map what could not be mapped before, and fail with the error of the device if it cannot be mapped now. Call
+  // one of them before the kernels of a step, as you would write a block table. The address of a sequence stays the
+  // same until it is closed; then it may become that of another one.
+
+  // The tokens of a sequence. Only these have memory, so ask again when it has grown. kNotFound; kInvalidArgument for a
+  // group that does not exist.
+  Result<ContiguousTokens> contiguous(std::uint32_t group, SequenceId sequence) const;
+  // The address of the first token of each sequence; token t is at t * bytes_per_token. Tokens behind a window have no
+  // memory. Errors as those of the tables. O(sequences).
+  Result<void> write_addresses(std::uint32_t group, std::span<const SequenceId> sequences,
+                               std::span<std::uint64_t> addresses) const;
+
   // --- Memory ---
   // The memory of all pages. Page p of a group is at p * page_bytes(group).
   const Buffer& buffer() const noexcept;
@@ -218,6 +252,10 @@ class Cache {
 
   Result<std::uint64_t> length(SequenceId sequence) const;
   CacheCounters counters() const;
+  // When each page was in use, and which sequence took it, for the memory map (plan/memory_map.h); time is the number
+  // of calls. Sequences are numbered as they were opened, from 0. Without CacheOptions::timeline_uses it is empty.
+  // O(uses).
+  MapPanel timeline() const;
   // Writes what is recorded so far to the file of CacheOptions::record_to. kIo if a write failed, now or earlier;
   // recording ends then, and the cache continues to work.
   Result<void> flush_recording();

@@ -24,6 +24,13 @@ struct SharedMapping {
   Descriptor descriptor{};  // for map_shareable() only
 };
 
+// Physical memory without an address: frames of one size, which map_frames() maps at any number of addresses. Its
+// memory is released when it is destroyed and nothing maps it.
+class Frames {
+ public:
+  virtual ~Frames() = default;
+};
+
 class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
@@ -42,6 +49,19 @@ class AddressSpace {
   virtual Result<void> map(std::uint64_t address, std::size_t bytes) = 0;
   // Waits for work that may use the range, then releases its memory. Requires: exactly the range of one map() call.
   virtual Result<void> unmap(std::uint64_t address, std::size_t bytes) = 0;
+
+  // --- One memory at several addresses ---
+  // The defaults return kUnsupported.
+  // `count` frames of `bytes` bytes each, with undefined contents. kOutOfMemory. Requires: the address space outlives
+  // them.
+  virtual Result<std::unique_ptr<Frames>> make_frames(std::size_t bytes, std::size_t count);
+  // Maps `count` frames, the first of which is `first`, one after the other at reserved addresses. They may be mapped
+  // elsewhere too: what is written at one address is read at all of them, on a GPU by work that comes later. A failed
+  // call changes nothing. kOutOfMemory. Requires: the frames exist, and nothing is mapped there.
+  virtual Result<void> map_frames(std::uint64_t address, const Frames& frames, std::size_t first, std::size_t count);
+  // Waits for work that may use the range, then takes frames from it. Requires: map_frames() mapped `count` frames of
+  // these there, in one call or several.
+  virtual Result<void> unmap_frames(std::uint64_t address, const Frames& frames, std::size_t count);
 
   // --- Memory of several processes, at addresses that are reserved and mapped together ---
   // The defaults return kUnsupported.

@@ -6,7 +6,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "base/os/shared_file.h"
 #include "base/os/system_pages.h"
@@ -20,6 +22,15 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 Error io_error(const char* what) {
   return Error::with_text(Code::kIo, Layer::kDevice, std::string(what) + ": " + std::strerror(errno));
 }
+
+// A file in memory. Its pages are mapped as often as they are needed, and live until it is closed and nothing maps
+// them.
+class CpuFrames final : public Frames {
+ public:
+  CpuFrames(Descriptor memory, std::size_t frame_bytes) : file(std::move(memory)), bytes(frame_bytes) {}
+  const Descriptor file;
+  const std::size_t bytes;  // of one frame
+};
 
 class CpuAddressSpace final : public AddressSpace {
  public:
@@ -53,15 +64,36 @@ class CpuAddressSpace final : public AddressSpace {
     return {};
   }
 
+  Result<std::unique_ptr<Frames>> make_frames(std::size_t bytes, std::size_t count) override {
+    if (count > kMost / bytes) return no_memory(kMost);
+    auto file = shared_file(bytes * count);
+    if (!file) return file.error();
+    return std::unique_ptr<Frames>(std::make_unique<CpuFrames>(std::move(*file), bytes));
+  }
+
+  Result<void> map_frames(std::uint64_t address, const Frames& frames, std::size_t first, std::size_t count) override {
+    const auto& from = static_cast<const CpuFrames&>(frames);
+    const std::size_t bytes = from.bytes * count;
+    if (mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, from.file.get(),
+             static_cast<off_t>(from.bytes * first)) == MAP_FAILED)
+      return Error(Code::kOutOfMemory, Layer::kDevice,
+                   "the system cannot map {b} of pages: a process may have as many mappings as vm.max_map_count says",
+                   bytes);
+    return {};
+  }
+
+  Result<void> unmap_frames(std::uint64_t address, const Frames& frames, std::size_t count) override {
+    void* range = reinterpret_cast<void*>(address);
+    const std::size_t bytes = static_cast<const CpuFrames&>(frames).bytes * count;
+    if (mmap(range, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+      return io_error("the system failed to unmap pages");
+    return {};
+  }
+
   Result<SharedMapping> map_shareable(std::size_t bytes) override {
-    Descriptor file(make_shared_file(bytes));
-    if (file.get() < 0) {
-      if (errno == ENOTSUP)
-        return Error(Code::kUnsupported, Layer::kDevice,
-                     "this system has no memory with a sealed size, which sharing {} bytes needs", bytes);
-      if (errno == ENOMEM || errno == EFBIG || errno == EINVAL) return no_memory(bytes);
-      return io_error("the system failed to make memory that processes can share");
-    }
+    auto made = shared_file(bytes);
+    if (!made) return made.error();
+    Descriptor file = std::move(*made);
     void* const range = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     if (range == MAP_FAILED) return no_memory(bytes);
     if (bytes >= kHugePage) want_huge_pages(range, bytes);
@@ -109,6 +141,17 @@ class CpuAddressSpace final : public AddressSpace {
   }
 
  private:
+  static constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 4;
+
+  static Result<Descriptor> shared_file(std::size_t bytes) {
+    Descriptor file(make_shared_file(bytes));
+    if (file.get() >= 0) return file;
+    if (errno == ENOTSUP)
+      return Error(Code::kUnsupported, Layer::kDevice,
+                   "this system has no memory with a sealed size, which sharing {} bytes needs", bytes);
+    if (errno == ENOMEM || errno == EFBIG || errno == EINVAL) return no_memory(bytes);
+    return io_error("the system failed to make memory that processes can share");
+  }
   static Error no_memory(std::size_t bytes) {
     return Error(Code::kOutOfMemory, Layer::kDevice, "the system cannot map {b} of shared memory", bytes);
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/try.h"
 #include "devices/cuda/cuda_capture.h"
@@ -13,6 +14,28 @@
 
 namespace berth::internal::cuda {
 namespace {
+
+// One handle for each frame, since the driver maps handles as a whole.
+class CudaFrames final : public Frames {
+ public:
+  CudaFrames(CudaDevice& device, std::size_t frame_bytes) : cuda_(device), bytes(frame_bytes) {}
+  ~CudaFrames() override {
+    const ContextScope scope(cuda_, 2);
+    if (!cuda_.record(scope)) return;
+    const UnsafeCalls unsafe(cuda_.driver());
+    // Memory that is mapped stays until it is unmapped.
+    for (const MemoryHandle handle : handles)
+      if (cuda_.driver().cuMemRelease(handle) != kSuccess)
+        cuda_.record(cuda_.driver().cuMemRelease(handle), "cuMemRelease");
+  }
+
+ private:
+  CudaDevice& cuda_;
+
+ public:
+  const std::size_t bytes;  // of one frame
+  std::vector<MemoryHandle> handles;
+};
 
 class CudaAddressSpace final : public AddressSpace {
  public:
@@ -61,6 +84,48 @@ class CudaAddressSpace final : public AddressSpace {
     status = driver().cuMemUnmap(address, bytes);
     if (status != kSuccess) return driver().error(status, "cuMemUnmap");
     return {};
+  }
+
+  Result<std::unique_ptr<Frames>> make_frames(std::size_t bytes, std::size_t count) override {
+    BERTH_TRY(check_no_capture("allocating memory", Layer::kDevice));
+    const ContextScope scope(cuda_);
+    BERTH_TRY(scope.check());
+    const AllocationProperties properties = properties_of(cuda_);
+    auto frames = std::make_unique<CudaFrames>(cuda_, bytes);
+    frames->handles.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      MemoryHandle handle = 0;
+      if (const Status status = driver().cuMemCreate(&handle, bytes, &properties, 0); status != kSuccess)
+        return driver().error(status, "cuMemCreate");
+      frames->handles.push_back(handle);
+    }
+    return std::unique_ptr<Frames>(std::move(frames));
+  }
+
+  Result<void> map_frames(std::uint64_t address, const Frames& frames, std::size_t first, std::size_t count) override {
+    BERTH_TRY(check_no_capture("mapping memory", Layer::kDevice));
+    const ContextScope scope(cuda_);
+    BERTH_TRY(scope.check());
+    const auto& from = static_cast<const CudaFrames&>(frames);
+    std::size_t mapped = 0;
+    Status status = kSuccess;
+    const char* call = "cuMemMap";
+    for (; mapped < count; ++mapped) {
+      status = driver().cuMemMap(address + mapped * from.bytes, from.bytes, 0, from.handles[first + mapped], 0);
+      if (status != kSuccess) break;
+    }
+    if (status == kSuccess) {
+      status = allow_access(address, count * from.bytes);
+      call = "cuMemSetAccess";
+    }
+    if (status == kSuccess) return {};
+    // Nothing has used these addresses, so nothing is waited for.
+    if (mapped != 0) cuda_.record(driver().cuMemUnmap(address, mapped * from.bytes), "cuMemUnmap");
+    return driver().error(status, call);
+  }
+
+  Result<void> unmap_frames(std::uint64_t address, const Frames& frames, std::size_t count) override {
+    return unmap(address, static_cast<const CudaFrames&>(frames).bytes * count);
   }
 
   Result<SharedMapping> map_shareable(std::size_t bytes) override {
@@ -137,11 +202,15 @@ class CudaAddressSpace final : public AddressSpace {
     Status status = driver().cuMemMap(address, bytes, 0, handle, 0);
     release(handle);
     if (status != kSuccess) return driver().error(status, "cuMemMap");
-    const AccessDescription access{{kLocationDevice, cuda_.ordinal()}, kAccessReadWrite};
-    status = driver().cuMemSetAccess(address, bytes, &access, 1);
+    status = allow_access(address, bytes);
     if (status == kSuccess) return {};
     cuda_.record(driver().cuMemUnmap(address, bytes), "cuMemUnmap");
     return driver().error(status, "cuMemSetAccess");
+  }
+
+  Status allow_access(std::uint64_t address, std::size_t bytes) {
+    const AccessDescription access{{kLocationDevice, cuda_.ordinal()}, kAccessReadWrite};
+    return driver().cuMemSetAccess(address, bytes, &access, 1);
   }
 
   // The same at addresses of its own.

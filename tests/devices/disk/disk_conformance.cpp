@@ -77,7 +77,10 @@ BERTH_DEVICE_CONFORMANCE(Disk,
                                        {"PoolReportsAForgottenReset", Code::kReadOnly, kReadOnly},
                                        {"KvCacheCopiesASharedPageOnWrite", Code::kReadOnly, kReadOnly},
                                        {"KvCacheMovesPagesToMakeRoom", Code::kReadOnly, kReadOnly},
-                                       {"KvCacheBringsBlocksBackFromTheHost", Code::kReadOnly, kReadOnly}},
+                                       {"KvCacheBringsBlocksBackFromTheHost", Code::kReadOnly, kReadOnly},
+                                       {"KvCacheKeepsBlocksOfTheHost", Code::kReadOnly, kReadOnly},
+                                       {"KvCacheGivesSequencesContiguousAddresses", Code::kUnsupported,
+                                        "a file has no virtual-memory mapping"}},
                              .read_only_pattern = true});
 
 // Blocks of a file are windows of the same bytes, and none of them is written.

@@ -68,24 +68,34 @@ Result<ForeignMemory> foreign(Device& device, std::span<const std::byte> content
       }};
 }
 
-BERTH_DEVICE_CONFORMANCE(Metal,
-                         DeviceCase{
-                             .open = open_default, .add_kernel = metal_test::make_add_kernel, .foreign = foreign});
+const std::vector<Never>& never() {
+  static const std::vector<Never> list{{"KvCacheGivesSequencesContiguousAddresses", Code::kUnsupported,
+                                        "Metal maps no memory at addresses that a program chooses"}};
+  return list;
+}
+
+BERTH_DEVICE_CONFORMANCE(Metal, DeviceCase{.open = open_default,
+                                           .never = never(),
+                                           .add_kernel = metal_test::make_add_kernel,
+                                           .foreign = foreign});
 
 #ifndef __APPLE__
 
 // With work that starts as soon as it is committed.
 BERTH_DEVICE_CONFORMANCE(MetalEager, DeviceCase{.open = [] { return open({.pace = kMetalEager}); },
+                                                .never = never(),
                                                 .add_kernel = metal_test::make_add_kernel,
                                                 .foreign = foreign});
 
 // A GPU with memory of its own: everything goes through staging.
 BERTH_DEVICE_CONFORMANCE(MetalSeparate, DeviceCase{.open = [] { return open({.unified_memory = 0}); },
+                                                   .never = never(),
                                                    .add_kernel = metal_test::make_add_kernel,
                                                    .foreign = foreign});
 
 // A system without residency sets: the marks are counted all the same.
 BERTH_DEVICE_CONFORMANCE(MetalOldSystem, DeviceCase{.open = [] { return open({.residency_sets = 0}); },
+                                                    .never = never(),
                                                     .add_kernel = metal_test::make_add_kernel,
                                                     .foreign = foreign});
 

@@ -60,11 +60,20 @@ Result<DevicePtr> open_staged() {
   return opened;
 }
 
-BERTH_DEVICE_CONFORMANCE(Webgpu,
-                         DeviceCase{
-                             .open = [] { return device("WEBGPU"); }, .add_kernel = add_kernel, .foreign = foreign});
+const std::vector<Never>& never() {
+  static const std::vector<Never> list{
+      {"KvCacheGivesSequencesContiguousAddresses", Code::kUnsupported, "WebGPU has buffers and no addresses"}};
+  return list;
+}
 
-BERTH_DEVICE_CONFORMANCE(WebgpuStaged, DeviceCase{.open = open_staged, .add_kernel = add_kernel, .foreign = foreign});
+BERTH_DEVICE_CONFORMANCE(Webgpu, DeviceCase{.open = [] { return device("WEBGPU"); },
+                                            .never = never(),
+                                            .add_kernel = add_kernel,
+                                            .foreign = foreign});
+
+BERTH_DEVICE_CONFORMANCE(WebgpuStaged,
+                         DeviceCase{
+                             .open = open_staged, .never = never(), .add_kernel = add_kernel, .foreign = foreign});
 
 BERTH_ALLOCATOR_CONFORMANCE(WebgpuRoot, [] { return allocator_of(device("WEBGPU")); });
 BERTH_ALLOCATOR_CONFORMANCE(LinearOnWebgpu, [] {
