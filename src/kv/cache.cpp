@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "berth/plan/memory_map.h"
 #include "kv/cache_state.h"
+#include "kv/host_room.h"
 
 namespace berth::kv {
 using namespace berth::internal;
@@ -109,6 +110,9 @@ Cache::State::State(AllocatorPtr from, CacheOptions&& given)
 Result<void> Cache::State::prepare(std::unique_ptr<AddressSpace> space) {
   const MutexLock lock(mutex);
   const std::uint32_t nodes = node_count(groups, pool, options.reserve_first_page);
+  // Of the tree and, with several groups, of their pages.
+  const std::size_t each = 32 + block_tokens * sizeof(Token) + (identity ? 0 : group_count * 3 * sizeof(Page));
+  BERTH_TRY(check_host_room(nodes * each, nodes));
   BERTH_TRY(tree.reserve(nodes, block_tokens, *policy));
   windows.resize(group_count);
   owners.resize(group_count);

@@ -11,6 +11,20 @@
 
 namespace berth::internal::kv_cache {
 
+void PageFrames::Mapped::reserve(std::size_t first, std::size_t end) {
+  for (std::size_t i = first / kChunk; i * kChunk < end; ++i) {
+    if (chunks_[i]) continue;
+    chunks_[i] = std::make_unique<std::uint32_t[]>(kChunk);
+    std::fill_n(chunks_[i].get(), kChunk, kNothing);
+  }
+}
+
+std::size_t PageFrames::Mapped::bytes() const noexcept {
+  std::size_t bytes = sizeof *this + chunks_.capacity() * sizeof(chunks_[0]);
+  for (const auto& chunk : chunks_) bytes += chunk ? kChunk * sizeof(std::uint32_t) : 0;
+  return bytes;
+}
+
 Result<std::shared_ptr<PageFrames>> PageFrames::make(DevicePtr device, std::unique_ptr<AddressSpace> space,
                                                      std::size_t bytes, std::size_t count, Name label) {
   if (count >= kNothing || count > std::numeric_limits<std::size_t>::max() / 4 / bytes)
@@ -42,7 +56,7 @@ PageFrames::~PageFrames() {
 Result<Block> PageFrames::allocate(const BlockSpec& spec) {
   const std::size_t bytes = round_up(spec.bytes, bytes_);
   const MutexLock lock(mutex_);
-  Mapped nothing(bytes / bytes_, kNothing);
+  Mapped nothing(bytes / bytes_);
   BERTH_TRY_ASSIGN(const std::uint64_t address, space_->reserve(bytes));
   blocks_.emplace(address, std::move(nothing));
   Block block{.handle = address, .bytes = spec.bytes, .label = spec.label, .usage = spec.usage};
@@ -68,7 +82,7 @@ BlockFlags PageFrames::expected_flags(const BlockSpec&) noexcept {
 }
 
 Result<void> PageFrames::unmap(std::uint64_t block, Mapped& mapped, std::size_t first, std::size_t end) {
-  while (first < end) {
+  while ((first = mapped.skip(first)) < end) {
     if (mapped[first] == kNothing) {
       ++first;
       continue;
@@ -76,9 +90,7 @@ Result<void> PageFrames::unmap(std::uint64_t block, Mapped& mapped, std::size_t 
     std::size_t last = first + 1;
     while (last < end && mapped[last] != kNothing) ++last;
     BERTH_TRY(space_->unmap_frames(block + first * bytes_, *frames_, last - first));
-    std::fill(mapped.begin() + static_cast<std::ptrdiff_t>(first), mapped.begin() + static_cast<std::ptrdiff_t>(last),
-              kNothing);
-    first = last;
+    for (; first < last; ++first) mapped.set(first, kNothing);
   }
   return {};
 }
@@ -88,6 +100,7 @@ Result<void> PageFrames::show(std::uint64_t block, std::size_t at, std::size_t f
   Mapped& mapped = blocks_.at(block);
   const std::size_t end = (at + bytes) / bytes_;
   std::size_t first = at / bytes_, frame = from / bytes_;
+  mapped.reserve(first, end);
   while (first < end) {
     if (mapped[first] == frame) {
       ++first, ++frame;
@@ -97,7 +110,7 @@ Result<void> PageFrames::show(std::uint64_t block, std::size_t at, std::size_t f
     while (first + count < end && mapped[first + count] != frame + count) ++count;
     BERTH_TRY(unmap(block, mapped, first, first + count));
     BERTH_TRY(space_->map_frames(block + first * bytes_, *frames_, frame, count));
-    for (; count > 0; --count) mapped[first++] = static_cast<std::uint32_t>(frame++);
+    for (; count > 0; --count) mapped.set(first++, static_cast<std::uint32_t>(frame++));
   }
   return {};
 }
@@ -118,7 +131,7 @@ bool PageFrames::shows(std::uint64_t block, std::size_t at, std::size_t from, st
 std::size_t PageFrames::bookkeeping_bytes() const {
   const MutexLock lock(mutex_);
   std::size_t bytes = sizeof *this;
-  for (const auto& [address, mapped] : blocks_) bytes += mapped.capacity() * sizeof(std::uint32_t) + sizeof mapped;
+  for (const auto& [address, mapped] : blocks_) bytes += mapped.bytes();
   return bytes;
 }
 

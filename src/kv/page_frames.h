@@ -44,7 +44,30 @@ class PageFrames final : public Allocator {
 
  private:
   static constexpr std::uint32_t kNothing = 0xffff'ffff;
-  using Mapped = std::vector<std::uint32_t>;  // the frame behind each frame of addresses
+  // The frame behind each frame of addresses. Addresses may be far more than memory, so the table has memory only where
+  // something was mapped.
+  class Mapped {
+   public:
+    explicit Mapped(std::size_t size) : size_(size), chunks_((size + kChunk - 1) / kChunk) {}
+    std::size_t size() const noexcept { return size_; }
+    std::uint32_t operator[](std::size_t i) const noexcept {
+      return chunks_[i / kChunk] ? chunks_[i / kChunk][i % kChunk] : kNothing;
+    }
+    // The first place from `i` on that may have a frame.
+    std::size_t skip(std::size_t i) const noexcept {
+      while (i < size_ && !chunks_[i / kChunk]) i = (i / kChunk + 1) * kChunk;
+      return i;
+    }
+    // Makes room, so that set() does not allocate.
+    void reserve(std::size_t first, std::size_t end);
+    void set(std::size_t i, std::uint32_t frame) noexcept { chunks_[i / kChunk][i % kChunk] = frame; }
+    std::size_t bytes() const noexcept;
+
+   private:
+    static constexpr std::size_t kChunk = 1024;
+    std::size_t size_;
+    std::vector<std::unique_ptr<std::uint32_t[]>> chunks_;
+  };
 
   PageFrames(DevicePtr device, std::unique_ptr<AddressSpace> space, std::size_t bytes)
       : device_(std::move(device)), space_(std::move(space)), bytes_(bytes) {}

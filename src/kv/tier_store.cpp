@@ -165,6 +165,8 @@ Result<std::unique_ptr<TierStore>> make_tier_store(const kv::Tier& tier, std::si
     BERTH_TRY_ASSIGN(Buffer buffer,
                      Buffer::allocate(tier.allocator, DType::kU8, {slot * slots}, {.label = tier.label}));
     BERTH_TRY_ASSIGN(const Window memory, buffer.window());
+    if (memory.block.has(BlockFlags::kReadOnly))
+      return Error(Code::kReadOnly, Layer::kAllocator, "a tier of {b} is memory that cannot be written", slot * slots);
     Device& from = tier.allocator->device();
     const bool direct = queue.device().reaches(from);
     if (direct || memory.block.has(BlockFlags::kHostTransfer))

@@ -30,8 +30,8 @@ class TierStore {
   virtual Result<void> store_bytes(std::size_t at, std::span<const std::byte> bytes, Queue& queue) = 0;
 };
 
-// Slots of `slot` bytes in the memory of the tier. Errors of the allocator and its device; kIo if the file cannot be
-// created.
+// Slots of `slot` bytes in the memory of the tier. Errors of the allocator and its device; kReadOnly if it cannot be
+// written; kIo if the file cannot be created.
 Result<std::unique_ptr<TierStore>> make_tier_store(const kv::Tier& tier, std::size_t slot, std::size_t slots,
                                                    Queue& queue);
 

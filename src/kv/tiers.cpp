@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/try.h"
+#include "kv/host_room.h"
 
 namespace berth::internal::kv_cache {
 
@@ -23,6 +24,8 @@ Result<void> Tiers::prepare(std::span<const kv::Tier> tiers, std::span<const std
     if (slots == 0)
       return Error(Code::kOutOfMemory, Layer::kAllocator, "tier {}: a budget of {b} is less than one block of {b}",
                    tiers_.size(), tier.budget, slot_bytes_);
+    BERTH_TRY(
+        check_host_room(slots * (sizeof(Entry) + block_tokens * sizeof(Token) + 2 * sizeof(std::uint32_t)), slots));
     Level level;
     BERTH_TRY_ASSIGN(level.store, make_tier_store(tier, slot_bytes_, slots, queue));
     level.entries.resize(slots);

@@ -185,6 +185,16 @@ TEST(KvContiguous, RefusesTokensBeyondTheRange) {
   EXPECT_EQ(cache->length(opened.id).value(), kLongest);
 }
 
+TEST(KvContiguous, ReservesAddressesWithoutMemoryForThem) {
+  CacheOptions options = options_of(20);
+  options.contiguous_tokens = std::uint64_t{1} << 28;  // a terabyte of addresses
+  const auto cache = Cache::make(device("CPU").value(), std::move(options)).value();
+  const std::size_t before = cache->counters().bookkeeping_bytes;
+  const Opened opened = cache->open(count_from(0, 9)).value();
+  byte_of(*cache, opened.id, 8) = 'x';
+  EXPECT_LT(cache->counters().bookkeeping_bytes, before + (2u << 20));
+}
+
 TEST(KvContiguous, RefusesWhatCannotBeContiguous) {
   const auto small_tokens = [](std::uint32_t block) {
     CacheOptions options = options_of(20);

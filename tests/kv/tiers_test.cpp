@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 
 #include "berth/alloc/fault.h"
@@ -191,6 +192,10 @@ TEST(KvTiers, RefuseWhatMakesNoSense) {
   EXPECT_EQ(code(options_of(4, {host_tier(0)})), Code::kOutOfMemory);
   EXPECT_EQ(code(options_of(4, {{.budget = 4096}})), Code::kInvalidArgument);
   EXPECT_EQ(code(options_of(4, {{.folder = "/no such folder", .budget = 4096}})), Code::kIo);
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  EXPECT_EQ(code(options_of(4, {{.folder = folder, .budget = std::numeric_limits<std::size_t>::max()}})),
+            Code::kOutOfMemory)
+      << "its tables are larger than the machine";
   CacheOptions states = options_of(16, {host_tier(8)});
   states.groups.push_back({.name = Name("state"), .kind = GroupKind::kState, .state_bytes = 64});
   EXPECT_EQ(code(std::move(states)), Code::kUnsupported);
