@@ -128,6 +128,46 @@ Result<void> segments(const DevicePtr& gpu, const QueuePtr& queue, Tries& again)
   return again([&] { return start.copyin(Bytes(1000, std::byte{1})); });
 }
 
+// A cache whose sequences have contiguous addresses, with pages of one and of two frames.
+Result<void> contiguous_cache(const DevicePtr& gpu, const QueuePtr&, Tries& again) {
+  const auto make = [&] {
+    kv::CacheOptions options;
+    options.groups = {{.name = Name("full"), .bytes_per_token = kStep},
+                      {.name = Name("wide"), .bytes_per_token = 2 * kStep}};
+    options.block_tokens = 1;
+    options.budget = 10 * kStep;  // little, since every call for every frame fails once
+    options.contiguous_tokens = 4;
+    return kv::Cache::make(gpu, std::move(options));
+  };
+  BERTH_TRY_ASSIGN(const auto cache, again(make));
+  const std::vector<kv::Token> tokens{1};
+  const Bytes wanted(1000, std::byte{9}), other(1000, std::byte{4});
+  // The end of the last token, in the second frame of its page.
+  const auto end_of = [&](kv::SequenceId id) -> Result<Buffer> {
+    BERTH_TRY_ASSIGN(const kv::ContiguousTokens all, again([&] { return cache->contiguous(1, id); }));
+    return all.tokens.view(all.tokens.size() - 1000, 1000);
+  };
+  BERTH_TRY_ASSIGN(const kv::Opened first, again([&] { return cache->open(tokens); }));
+  BERTH_TRY_ASSIGN(const Buffer end, end_of(first.id));
+  BERTH_TRY(again([&] { return end.copyin(wanted); }));
+  BERTH_TRY_ASSIGN(const kv::SequenceId fork, again([&] { return cache->fork(first.id); }));
+  std::array<std::int64_t, 2> slots{};
+  const kv::Token token = 2;
+  BERTH_TRY(again([&] { return cache->append({&fork, 1}, {&token, 1}, slots); }));
+  BERTH_TRY_ASSIGN(const Buffer grown, end_of(fork));
+  BERTH_TRY(again([&] { return grown.copyin(other); }));
+  BERTH_TRY(expect_contents(end, wanted, again));
+  // Its addresses go to another one, which has other pages.
+  BERTH_TRY(cache->close(first.id));
+  const std::vector<kv::Token> others{7};
+  BERTH_TRY_ASSIGN(const kv::Opened second, again([&] { return cache->open(others); }));
+  BERTH_TRY_ASSIGN(const Buffer last, end_of(second.id));
+  BERTH_TRY(again([&] { return last.copyin(wanted); }));
+  BERTH_TRY(expect_contents(grown, other, again));
+  BERTH_TRY(expect_contents(last, wanted, again));
+  return cache->check();
+}
+
 // Two models that go away and come back, to host memory and to a file.
 Result<void> evict_and_wake(const DevicePtr& gpu, const QueuePtr&, Tries& again) {
   BERTH_TRY_ASSIGN(const auto memory, again([&] { return make_evictable(gpu); }));
@@ -293,7 +333,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Part{"LongTransfers", long_transfers},
                                          Part{"PeersAndManaged", peers_and_managed}, Part{"Segments", segments},
                                          Part{"EvictAndWake", evict_and_wake}, Part{"ShareAndImport", share_and_import},
-                                         Part{"Graphs", graphs}),
+                                         Part{"Graphs", graphs}, Part{"ContiguousCache", contiguous_cache}),
                        ::testing::Values(Fault{"OutOfMemory", cuda::kErrorOutOfMemory, 0},
                                          Fault{"DeviceLost", cuda::kErrorLaunchFailed, 1},
                                          Fault{"InvalidValue", cuda::kErrorInvalidValue, 0}),
