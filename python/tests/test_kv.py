@@ -104,3 +104,36 @@ def test_records_calls_and_runs_them_again(tmp_path):
     assert (replay["opened"], replay["refused"], replay["cached_tokens"]) == (2, 0, 12)
     with pytest.raises(FileNotFoundError):
         make().run_recording(path + " of nobody")
+
+
+def test_sequences_have_contiguous_addresses():
+    cache = berth.KvCache([{"bytes_per_token": 1024}], budget=1 << 20, block_tokens=4, contiguous_tokens=64)
+    first, _ = cache.open(range(6))
+    tokens, position = cache.contiguous(0, first)
+    assert position == 0
+    tokens.numpy()[:] = 7
+    cache.commit(first)
+    second, cached = cache.open(range(6))
+    assert cached == 4
+    shared = cache.contiguous(0, second)[0].numpy()
+    assert shared.shape == (6, 1024) and (shared[:4] == 7).all()
+    addresses = cache.addresses(0, [first, second])
+    assert addresses.dtype == np.uint64 and addresses[0] != addresses[1]
+    for token in range(20):
+        cache.append([first], [token])
+    assert cache.addresses(0, [first])[0] == addresses[0]
+    assert (cache.contiguous(0, first)[0].numpy()[:6] == 7).all()
+    with pytest.raises(ValueError, match="multiple of 4 tokens"):
+        berth.KvCache([{"bytes_per_token": 1024}], budget=1 << 20, block_tokens=3, contiguous_tokens=64)
+    with pytest.raises(Exception) as caught:
+        make().contiguous(0, 1)
+    assert caught.value.code == "Unsupported"
+
+
+def test_writes_when_pages_were_in_use(tmp_path):
+    cache = make(timeline_uses=100)
+    sequence, _ = cache.open(range(6))
+    cache.close(sequence)
+    path = tmp_path / "cache.html"
+    cache.write_timeline(str(path))
+    assert "sequence 0" in path.read_text()
