@@ -1,199 +1,27 @@
-// Memory of other ranks: how fast it is next to a memcpy, a kernel copy and a plain socket, how soon a lost rank is
-// noticed, and what a cluster costs. The ranks are this program, started again. Everything stays on this machine; the
-// rows of a 1 Gbit/s link need the right to make network namespaces.
+// Memory of other ranks: how fast it is next to a memcpy, a kernel copy and a plain socket, how much a sharded load
+// reads and sends, how soon a lost rank is noticed, what a cluster costs, and what follows for 10,000 ranks. Everything
+// stays on this machine; the rows of a 1 Gbit/s link need the right to make network namespaces.
 //
-//   remote_bench [--runs N]      N runs with a rank killed at a random moment (20)
-//   remote_bench --kills N       only these
+//   remote_bench [--kills N] [--cuts N] [--only PART]...
+// with N runs in which a rank is killed (20) or its link cut (5) at a random moment; PART is one of costs, host, tcp,
+// load, link, faults.
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <poll.h>
-#include <sched.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <array>
 #include <functional>
-#include <iostream>
 #include <optional>
-#include <random>
-#include <sstream>
-#include <string>
-#include <thread>
-#include <vector>
+#include <set>
 
-#include "berth/berth.h"
+#include "remote_faults.h"
+#include "remote_job.h"
 #include "support/network_namespaces.h"
-
-extern char** environ;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using Bytes = std::vector<std::byte>;
-using namespace std::chrono_literals;
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::size_t kLarge = 256 * kMiB;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// The resident bytes of a process.
-double resident(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/statm", pid));
-  double total = 0, pages = 0;
-  file >> total >> pages;
-  return pages * 4096;
-}
-
-// --- The other rank ---
-
-// FOLDER RANK RANKS LENDS GIVE_UP_MS INTERFACE TRANSPORTS WINDOW_BYTES. Says its process and the address of its window,
-// and serves until its input ends.
-int serve(char** arguments) {
-  const auto number = [&](int i) { return std::strtoull(arguments[i], nullptr, 10); };
-  const std::string interface = arguments[5];
-  const auto exchange = berth::make_folder_exchange({.folder = arguments[0],
-                                                     .rank = static_cast<std::uint32_t>(number(1)),
-                                                     .ranks = static_cast<std::uint32_t>(number(2)),
-                                                     .token = arguments[0]})
-                            .value();
-  berth::ClusterOptions options{.exchange = exchange,
-                                .transports = arguments[6],
-                                .give_up_after = std::chrono::milliseconds(number(4)),
-                                .lends = number(3)};
-  if (interface != "lo") options.interfaces = {interface};
-  const auto cluster = berth::Cluster::join(options).value();
-  cluster->barrier().value();
-  void* address = nullptr;
-  berth::Buffer buffer;
-  if (number(7) > 0) {
-    buffer = berth::Buffer::allocate(berth::device("CPU").value(), berth::u8, {number(7)}, {.zero = true}).value();
-    std::memset(buffer.as_raw_ptr(), 1, number(7));
-    exchange->publish("window", cluster->open(buffer).value().to_bytes()).value();
-    address = buffer.as_raw_ptr();
-  }
-  std::cout << getpid() << " " << reinterpret_cast<std::uintptr_t>(address) << std::endl;
-  std::string line;
-  while (std::getline(std::cin, line)) {
-  }
-  return 0;
-}
-
-struct JobOptions {
-  std::uint32_t ranks = 2;
-  std::size_t lends = 2 * kLarge;
-  std::chrono::milliseconds give_up_after{30'000};
-  std::string interface = "lo";
-  std::string transports{};
-  std::size_t window = 0;
-  std::vector<std::string> before{};  // what runs the other ranks
-};
-
-// A job of which this process is rank 0.
-class Job {
- public:
-  explicit Job(JobOptions options) : options_(std::move(options)) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "berth_bench_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    folder_ = pattern;
-    for (std::uint32_t rank = 1; rank < options_.ranks; ++rank) start(rank);
-    exchange_ =
-        berth::make_folder_exchange({.folder = folder_, .rank = 0, .ranks = options_.ranks, .token = folder_}).value();
-    berth::ClusterOptions join{
-        .exchange = exchange_, .transports = options_.transports, .give_up_after = options_.give_up_after};
-    if (options_.interface != "lo") join.interfaces = {options_.interface};
-    // What is measured is this rank's own part: the others have published what they say.
-    for (std::uint32_t rank = 1; rank < options_.ranks; ++rank)
-      exchange_->fetch(rank, "berth.cluster", Clock::now() + 60s).value();
-    before_join_ = resident(getpid());
-    const auto begun = Clock::now();
-    cluster_ = berth::Cluster::join(join).value();
-    join_seconds_ = seconds_since(begun);
-    joined_ = resident(getpid());
-    cluster_->barrier().value();  // which connects this rank to all others
-    for (Child& child : children_) {
-      std::string line;
-      char letter = 0;
-      while (read(child.from, &letter, 1) == 1 && letter != '\n') line += letter;
-      std::istringstream(line) >> child.pid >> child.address;
-    }
-  }
-  ~Job() {
-    cluster_.reset();
-    for (Child& child : children_) {
-      kill(child.started, SIGKILL);
-      waitpid(child.started, nullptr, 0);
-      close(child.to);
-      close(child.from);
-    }
-    std::filesystem::remove_all(folder_);
-  }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-
-  berth::Cluster& cluster() { return *cluster_; }
-  double join_seconds() const { return join_seconds_; }
-  double before_join() const { return before_join_; }
-  double joined() const { return joined_; }
-  pid_t pid(std::size_t i) const { return children_[i].pid; }
-  void* address() const { return reinterpret_cast<void*>(children_[0].address); }
-  void kill_rank_1() { kill(children_[0].pid, SIGKILL); }
-  berth::DevicePtr neighbour(std::uint32_t rank = 1) { return cluster_->device(rank).value(); }
-  berth::Buffer window() {
-    const auto packed = exchange_->fetch(1, "window", Clock::now() + 10s).value();
-    return cluster_->import(berth::RemoteWindow::from_bytes(packed).value()).value();
-  }
-
- private:
-  struct Child {
-    pid_t started = 0, pid = 0;
-    std::uintptr_t address = 0;
-    int to = -1, from = -1;
-  };
-  void start(std::uint32_t rank) {
-    std::vector<std::string> words = options_.before;
-    words.insert(words.end(), {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve", folder_,
-                               std::to_string(rank), std::to_string(options_.ranks), std::to_string(options_.lends),
-                               std::to_string(options_.give_up_after.count()), options_.interface, options_.transports,
-                               std::to_string(options_.window)});
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    int in[2], out[2];
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    Child child;
-    if (posix_spawnp(&child.started, arguments[0], &actions, nullptr, arguments.data(), environ) != 0) std::abort();
-    posix_spawn_file_actions_destroy(&actions);
-    close(in[0]);
-    close(out[1]);
-    child.to = in[1];
-    child.from = out[0];
-    children_.push_back(child);
-  }
-
-  const JobOptions options_;
-  std::string folder_;
-  std::vector<Child> children_;
-  berth::ExchangePtr exchange_;
-  berth::ClusterPtr cluster_;
-  double join_seconds_ = 0, before_join_ = 0, joined_ = 0;
-};
+using namespace berth::bench;
 
 // --- What is measured ---
 
@@ -211,9 +39,15 @@ std::pair<double, double> best(int rounds, const std::function<void()>& ours, co
   return {a, b};
 }
 
+void heading() {
+  fmt::print("| {:<66} | {:>8} | {:<9} | {:<6} | {} |\n|---|---|---|---|---|\n", "what", "reached", "goal", "",
+             "figures");
+  std::fflush(stdout);
+}
+
 void row(const std::string& what, double reached, double goal, bool at_least, const std::string& detail) {
   const bool met = at_least ? reached >= goal : reached <= goal;
-  fmt::print("| {:<58} | {:>8.3g} | {} {:<6.3g} | {:<6} | {} |\n", what, reached, at_least ? ">=" : "<=", goal,
+  fmt::print("| {:<66} | {:>8.3g} | {} {:<6.3g} | {:<6} | {} |\n", what, reached, at_least ? ">=" : "<=", goal,
              met ? "met" : "missed", detail);
   std::fflush(stdout);
 }
@@ -225,6 +59,7 @@ std::string speeds(std::size_t bytes, double ours, double theirs, const char* pe
 
 void one_host() {
   Job job({.window = kLarge});
+  job.connect();
   const Bytes source(kLarge, std::byte{7});
   Bytes target(kLarge, std::byte{1});
   const auto neighbour = job.neighbour();
@@ -249,7 +84,7 @@ void one_host() {
         rounds, [&] { part.copyin(std::span(source).first(bytes)).value(); },
         [&] {
           iovec local{const_cast<std::byte*>(source.data()), bytes}, remote{job.address(), bytes};
-          if (process_vm_writev(job.pid(0), &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes)) std::abort();
+          if (process_vm_writev(job.pid(), &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes)) std::abort();
         });
     row(fmt::format("one host, private memory, write of {}, of the kernel's copy", berth::format_bytes(bytes)),
         kernel / ours, 0.9, true, speeds(bytes, ours, kernel, "process_vm_writev"));
@@ -308,6 +143,7 @@ class Socket {
 
 void tcp_loopback() {
   Job job({.transports = "tcp"});
+  job.connect();
   const Bytes source(kLarge, std::byte{7});
   Bytes target(kLarge, std::byte{1});
   Socket plain(kLarge);
@@ -321,10 +157,24 @@ void tcp_loopback() {
       speeds(kLarge, got, again, "socket"));
 }
 
-// The parts that run on "machine" `own`, with rank 1 on `other`.
+// The bytes that have crossed an interface, with their headers.
+double on_the_wire(const std::string& interface) {
+  double sum = 0;
+  for (const char* way : {"tx_bytes", "rx_bytes"}) {
+    double bytes = 0;
+    std::ifstream(fmt::format("/sys/class/net/{}/statistics/{}", interface, way)) >> bytes;
+    sum += bytes;
+  }
+  return sum;
+}
+
+constexpr double kLink = 125e6;  // bytes per second of 1 Gbit/s, frames and headers included
+
+// The parts that run on one "machine", with rank 1 on `other`.
 void gigabit(const std::string& other) {
   const std::size_t bytes = 64 * kMiB;
   Job job({.lends = 2 * bytes, .interface = "berth0", .transports = "tcp", .before = {"ip", "netns", "exec", other}});
+  job.connect();
   const auto memory = berth::make_evictable(berth::device("CPU").value()).value();
   const auto model = berth::Buffer::allocate(memory, berth::u8, {bytes}, {.tag = "model"}).value();
   std::memset(model.as_raw_ptr(), 5, bytes);
@@ -338,11 +188,73 @@ void gigabit(const std::string& other) {
     memory->wake("model").value();
     wake = std::min(wake, seconds_since(start));
   }
-  const double link = 125e6;  // bytes per second, frames and headers included
-  row("1 Gbit/s between namespaces, evict 64 MiB, of the link", static_cast<double>(bytes) / evict / link, 0.94, true,
+  row("1 Gbit/s between namespaces, evict 64 MiB, of the link", static_cast<double>(bytes) / evict / kLink, 0.94, true,
       fmt::format("{:.1f} MB/s", static_cast<double>(bytes) / evict / 1e6));
-  row("1 Gbit/s between namespaces, wake 64 MiB, of the link", static_cast<double>(bytes) / wake / link, 0.9, true,
+  row("1 Gbit/s between namespaces, wake 64 MiB, of the link", static_cast<double>(bytes) / wake / kLink, 0.9, true,
       fmt::format("{:.1f} MB/s", static_cast<double>(bytes) / wake / 1e6));
+
+  const auto path = std::filesystem::temp_directory_path() / fmt::format("berth_link_{}.safetensors", getpid());
+  write_checkpoint(path, kLarge);
+  const auto file = berth::open_weights(path).value();
+  double load = 1e9, wire = 0;
+  berth::ShardCost cost;
+  for (int i = 0; i < 3; ++i) {
+    job.tell_all(path);
+    const double before = on_the_wire("berth0");
+    const auto start = Clock::now();
+    const auto loaded =
+        berth::load_sharded(job.cluster(), file, checkpoint_rules(), berth::device("CPU").value()).value();
+    load = std::min(load, seconds_since(start));
+    wire = on_the_wire("berth0") - before;
+    cost = loaded.plan.cost();
+    if (!is_right(loaded, file, 0) || !job.answers()[0].starts_with("ok")) std::abort();
+  }
+  const auto received = static_cast<double>(cost.largest_received);
+  row("1 Gbit/s between namespaces, load 256 MiB by 2 ranks, of the link", received / load / kLink, 0.9, true,
+      fmt::format("{:.1f} MB/s to each rank at once; with headers {:.3f} of what the plan sends", received / load / 1e6,
+                  wire / static_cast<double>(cost.network_bytes)));
+  std::filesystem::remove(path);
+}
+
+// What the kernel says that all ranks together read, and what the plan sends.
+void sharded_load() {
+  constexpr std::uint32_t kRanks = 4;
+  const auto path = std::filesystem::temp_directory_path() / fmt::format("berth_load_{}.safetensors", getpid());
+  write_checkpoint(path, kLarge);
+  Job job({.ranks = kRanks, .lends = kMiB});
+  job.connect();
+  const auto file = berth::open_weights(path).value();
+  job.tell_all(path);
+  const double before = bytes_read();
+  const auto loaded =
+      berth::load_sharded(job.cluster(), file, checkpoint_rules(), berth::device("CPU").value()).value();
+  double read = bytes_read() - before;
+  for (const std::string& answer : job.answers()) {
+    if (!answer.starts_with("ok ")) std::abort();
+    read += std::strtod(answer.c_str() + 3, nullptr);
+  }
+  if (!is_right(loaded, file, 0)) std::abort();
+  const berth::ShardCost cost = loaded.plan.cost();
+  const auto all = static_cast<double>(cost.file_bytes);
+  row("load by 4 ranks, bytes from storage, of the file", read / all, 1.01, false,
+      fmt::format("{} of {}, counted by the kernel", berth::format_bytes(static_cast<std::size_t>(read)),
+                  berth::format_bytes(cost.file_bytes)));
+  row("load by 4 ranks, bytes over the network, of (N-1)/N of the file",
+      static_cast<double>(cost.network_bytes) / (all * (kRanks - 1) / kRanks), 1.02, false,
+      fmt::format("{}", berth::format_bytes(cost.network_bytes)));
+  // The same without a cluster: what load_slice reads on all ranks together.
+  double sliced = 0;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank)
+    for (std::size_t i = 0; i < loaded.plan.tensors().size(); ++i) {
+      const double then = bytes_read();
+      static_cast<void>(
+          file.load_slice(loaded.plan.tensors()[i].name, loaded.plan.shard(i, rank).slice, berth::device("CPU").value())
+              .value());
+      sliced += bytes_read() - then;
+    }
+  fmt::print("| {:<66} | {:>8.3g} | {:<9} | {:<6} | rows of 8 KiB, columns of 2 KiB |\n",
+             "load_slice on each of 4 ranks, bytes read, of the file", sliced / all, "", "");
+  std::filesystem::remove(path);
 }
 
 void cut_link(const std::string& own, const std::string& other) {
@@ -352,6 +264,7 @@ void cut_link(const std::string& own, const std::string& other) {
            .interface = "berth0",
            .transports = "tcp",
            .before = {"ip", "netns", "exec", other}});
+  job.connect();
   const auto far = berth::Buffer::allocate(job.neighbour(), berth::u8, {64 * kMiB}).value();
   const Bytes source(64 * kMiB);
   far.copyin(source).value();
@@ -377,14 +290,15 @@ void between_namespaces() {
     fmt::print("| 1 Gbit/s between namespaces | - | - | not run | {} |\n", berth::test::NetworkNamespaces::why_not());
     return;
   }
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   if (std::system(
-          fmt::format("ip netns exec {} {} --link {} {}", net.name(0), self, net.name(0), net.name(1)).c_str()) != 0)
+          fmt::format("ip netns exec {} {} --link {} {}", net.name(0), own_path(), net.name(0), net.name(1)).c_str()) !=
+      0)
     fmt::print("| 1 Gbit/s between namespaces | - | - | failed | |\n");
 }
 
 void killed_rank() {
   Job job({.transports = "tcp"});
+  job.connect();
   const auto far = berth::Buffer::allocate(job.neighbour(), berth::u8, {kLarge}).value();
   const Bytes source(kLarge);
   std::optional<Clock::time_point> killed;
@@ -401,93 +315,150 @@ void killed_rank() {
       0.5, false, "DeviceLost");
 }
 
-void random_kills(int runs) {
-  std::random_device seed;
-  std::mt19937 random(seed());
-  int wrong = 0, lost = 0;
-  double longest = 0;
-  for (int i = 0; i < runs; ++i) {
-    Job job({.lends = 32 * kMiB, .transports = i % 2 == 0 ? "" : "tcp"});
-    const auto opened = job.cluster().device(1);
-    Clock::time_point killed;
-    std::thread killer([&job, &killed, ms = random() % 40] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(ms));
-      killed = Clock::now();
-      job.kill_rank_1();
-    });
-    const auto failed = [&](const auto& result) {
-      if (!result && result.error().code() != berth::Code::kDeviceLost) ++wrong;
-      return !result;
-    };
-    const auto until = Clock::now() + 60s;
-    while (opened && Clock::now() < until && job.cluster().lost().empty()) {
-      const std::size_t bytes = 1 + random() % (8 * kMiB);
-      const Bytes source(bytes, static_cast<std::byte>(random()));
-      Bytes back(bytes);
-      const auto far = berth::Buffer::allocate(*opened, berth::u8, {bytes});
-      if (failed(far) || failed(far->copyin(source)) || failed(far->copyout(back))) break;
-      if (back != source) ++wrong;
-    }
-    killer.join();
-    while (job.cluster().lost().empty() && Clock::now() < until) std::this_thread::sleep_for(1ms);
-    lost += !job.cluster().lost().empty();
-    longest = std::max(longest, seconds_since(killed));
+void faults(int kills, int cuts) {
+  const auto show = [](const char* what, const FaultCounts& counts) {
+    row(fmt::format("hangs, crashes, wrong bytes in {} runs with a {}", counts.runs, what),
+        counts.hung + counts.crashed + counts.wrong, 0, false,
+        fmt::format("{} noticed, the last after {:.2f} s{}{}", counts.noticed, counts.longest,
+                    counts.last_words.empty() ? "" : "; ", counts.last_words));
+  };
+  if (kills > 0) show("kill", count_faults(kills, {}, {}));
+  if (cuts == 0) return;
+  const berth::test::NetworkNamespaces net("1gbit");
+  if (!net.made()) {
+    fmt::print("| runs with a cut | - | - | not run | {} |\n", berth::test::NetworkNamespaces::why_not());
+    return;
   }
-  row(fmt::format("hangs, crashes, wrong bytes in {} runs with a kill", runs), runs - lost + wrong, 0, false,
-      fmt::format("{} of {} noticed, the last after {:.2f} s", lost, runs, longest));
+  show("cut (give_up_after 1 s)", count_faults(cuts, net.on(0), {net.name(0), net.name(1)}));
+}
+
+// --- What a cluster costs ---
+
+struct PeerCost {
+  double memory = 0, descriptors = 0, seconds = 0;  // of all peers; seconds of processor time
+};
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<double>(std::distance(begin(all), end(all)));
+}
+
+// In a process of its own, so that no memory of an earlier cluster is used again: joins, and prints what connecting to
+// all other ranks took.
+int measure_peers(std::uint32_t ranks) {
+  const auto memory = [] { return 1024 * number_in("/proc/self/status", "RssAnon:"); };
+  const double start = memory();
+  Job job({.ranks = ranks, .lends = kMiB});
+  const double joined = memory(), descriptors = open_descriptors(), seconds = processor_seconds();
+  job.connect();
+  fmt::print("{} {} {} {}\n", joined - start, memory() - start, open_descriptors() - descriptors,
+             processor_seconds() - seconds);
+  return 0;
+}
+
+// The memory after joining, and what the peers cost.
+std::pair<double, PeerCost> peers_of(std::uint32_t ranks) {
+  FILE* const output = popen(fmt::format("{} --peers {}", own_path(), ranks).c_str(), "r");
+  std::array<double, 4> found{};
+  if (output == nullptr || fscanf(output, "%lf %lf %lf %lf", &found[0], &found[1], &found[2], &found[3]) != 4)
+    std::abort();
+  pclose(output);
+  return {found[0], {found[1], found[2], found[3]}};
 }
 
 void costs() {
-  double shortest = 1e9, longest = 0, alone = 0;
+  double shortest = 1e9, longest = 0;
+  std::size_t card = 0;
   for (int i = 0; i < 5; ++i) {
     Job job({.lends = kMiB});
+    job.connect();
     shortest = std::min(shortest, job.join_seconds());
     longest = std::max(longest, job.join_seconds());
-    static_cast<void>(job.neighbour());
-    alone = resident(getpid()) - job.before_join();
+    card = job.card_bytes();
   }
   row("join of 2 ranks, when the other is there, ms", 1e3 * shortest, 100, false,
       fmt::format("longest of 5: {:.0f} ms", 1e3 * longest));
-  constexpr std::uint32_t kMany = 13;
-  Job job({.ranks = kMany, .lends = 64 * kMiB});
-  const double connected = resident(getpid());
-  std::vector<berth::DevicePtr> devices;
-  for (std::uint32_t rank = 1; rank < kMany; ++rank) devices.push_back(job.neighbour(rank));
-  const double opened = resident(getpid());
-  row("memory of joining and one peer, MiB", alone / kMiB, 8, false, "after the library is loaded once");
-  row("memory of a further peer, KiB", (connected - job.joined()) / 1024 / (kMany - 1), 8, false,
-      fmt::format("connected; {:.0f} KiB more with its device", (opened - connected) / 1024 / (kMany - 1)));
+  constexpr std::uint32_t kFew = 2, kMany = 17;
+  const auto [alone, few] = peers_of(kFew);
+  const auto [same, many] = peers_of(kMany);
+  const auto each = [&](double PeerCost::*what) { return (many.*what - few.*what) / (kMany - kFew); };
+  const double memory = each(&PeerCost::memory), seconds = each(&PeerCost::seconds);
+  row("memory of joining and one peer, MiB", few.memory / kMiB, 8, false,
+      fmt::format("{:.1f} MiB before the first peer", alone / kMiB));
+  row("memory of a further peer, KiB", memory / 1024, 8, false,
+      fmt::format("16 peers against 1; {:.1f} descriptors and {:.2f} ms of processor time each",
+                  each(&PeerCost::descriptors), 1e3 * seconds));
+  static_cast<void>(same);
+
+  // Two ways to load a checkpoint: docs/scale_out.md.
+  constexpr double kRanks = 10'000, kParts = 8, kCheckpoint = 810e9, kFast = 50e9;
+  fmt::print(
+      "\n10,000 ranks, 810 GB, 8 ranks to a replica, with these constants:\n"
+      "| | to all ranks | in the replica, then all-gather |\n|---|---|---|\n");
+  const auto model = [&](const char* what, const std::function<std::string(double)>& of) {
+    fmt::print("| {} | {} | {} |\n", what, of(kRanks), of(kParts + 2));
+  };
+  model("peers of a rank", [](double peers) { return fmt::format("{:.0f}", peers); });
+  model("memory for them", [&](double peers) { return fmt::format("{:.1f} MiB", peers * memory / kMiB); });
+  model("descriptors", [&](double peers) { return fmt::format("{:.0f}", peers * each(&PeerCost::descriptors)); });
+  model("processor time to connect", [&](double peers) { return fmt::format("{:.3f} s", peers * seconds); });
+  model("read from storage by a rank", [&](double) { return fmt::format("{:.0f} MB", kCheckpoint / kRanks / 1e6); });
+  model("through the link of a rank, at 50 GB/s", [&](double) {
+    return fmt::format("{:.0f} GB, {:.1f} s", kCheckpoint / kParts / 1e9, kCheckpoint / kParts / kFast);
+  });
+  fmt::print("| entries of the exchange that a rank reads | {} | {} |\n",
+             berth::format_bytes(static_cast<std::size_t>(kRanks) * card),
+             berth::format_bytes(static_cast<std::size_t>(kParts) * card));
+  fmt::print("\n");
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count == 10 && std::string_view(arguments[1]) == "--serve") return serve(arguments + 2);
-  if (count == 4 && std::string_view(arguments[1]) == "--link") {
-    gigabit(arguments[3]);
-    cut_link(arguments[2], arguments[3]);
+  const std::vector<std::string> words(arguments + 1, arguments + count);
+  const auto is = [&](const char* word, std::size_t size) { return words.size() >= size && words[0] == word; };
+  if (is("--serve", 9)) return serve(arguments + 2);
+  if (is("--peers", 2)) return measure_peers(static_cast<std::uint32_t>(std::stoul(words[1])));
+  if (is("--faults", 3))
+    return faulty_runs(std::stoi(words[1]), static_cast<std::uint32_t>(std::stoul(words[2])),
+                       words.size() > 4 ? words[3] : "", words.size() > 4 ? words[4] : "");
+  if (is("--link", 3)) {
+    gigabit(words[2]);
+    cut_link(words[1], words[2]);
     return 0;
   }
-  int runs = 20;
-  if (count == 3 && std::string_view(arguments[1]) == "--runs") runs = std::atoi(arguments[2]);
+  int kills = 20, cuts = 5;
+  std::set<std::string> only;
+  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+    if (words[i] == "--kills") kills = std::atoi(words[i + 1].c_str());
+    if (words[i] == "--cuts") cuts = std::atoi(words[i + 1].c_str());
+    if (words[i] == "--only") only.insert(words[i + 1]);
+  }
+  const auto wanted = [&](const char* part) { return only.empty() || only.contains(part); };
   const auto remote = berth::device("REMOTE");
   if (!remote && remote.error().message().find("Cluster::join") == std::string::npos) {
     fmt::print("{}\n", remote.error().message());
     return 1;
   }
   fmt::print("{}\n\n", remote.error().message());
-  fmt::print("| {:<58} | {:>8} | {:<9} | {:<6} | {} |\n|---|---|---|---|---|\n", "what", "reached", "goal", "",
-             "figures");
-  if (count == 3 && std::string_view(arguments[1]) == "--kills") {
-    random_kills(std::atoi(arguments[2]));
-    return 0;
+  if (wanted("costs")) {
+    heading();
+    costs();
   }
-  // First, while the process is small.
-  costs();
-  one_host();
-  tcp_loopback();
-  between_namespaces();
-  killed_rank();
-  random_kills(runs);
+  heading();
+  if (wanted("host")) one_host();
+  if (wanted("tcp")) tcp_loopback();
+  if (wanted("load")) sharded_load();
+  if (wanted("link")) between_namespaces();
+  if (wanted("faults")) {
+    killed_rank();
+    faults(kills, cuts);
+  }
   return 0;
 }

@@ -70,12 +70,15 @@ Result<void> Engine::open() {
   ucx::Address address = nullptr;
   std::size_t bytes = 0;
   if (status == ucx::kOk) status = ucx_->worker_get_address(worker_, &address, &bytes);
-  if (status != ucx::kOk)
+  if (status != ucx::kOk) {
+    const std::string last_words = ucx::take_last_words();
     return Error::with_text(
         Code::kDeviceUnavailable, Layer::kDevice,
         fmt::format(
-            "UCX {}.{} cannot use the interface \"{}\" with the transports \"{}\": {}; `ip link` lists interfaces",
-            ucx_->major, ucx_->minor, options_.interfaces, options_.transports, ucx_->words(status)));
+            "UCX {}.{} cannot use the interface \"{}\" with the transports \"{}\": {}{}; `ip link` lists interfaces",
+            ucx_->major, ucx_->minor, options_.interfaces, options_.transports, ucx_->words(status),
+            last_words.empty() ? "" : " (" + last_words + ")"));
+  }
   const auto* const first = reinterpret_cast<const std::byte*>(address);
   address_.assign(first, first + bytes);
   ucx_->worker_release_address(worker_, address);

@@ -1,13 +1,19 @@
 #include "remote/shard_load.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/try.h"
+#include "base/utf8.h"
 #include "berth/memory/registry.h"
 
 namespace berth::internal {
@@ -79,6 +85,19 @@ Result<ShardedTensors> finished(const ShardPlan& plan, std::uint32_t rank, const
     if (shard.bytes > 0) BERTH_TRY(made.buffers[index].copy_from(view));
   }
   return made;
+}
+
+// The tensors of these names, in the order of the file; all if there are none.
+Result<std::vector<TensorInfo>> chosen(const WeightFile& file, std::span<const std::string> names) {
+  std::vector<TensorInfo> tensors(file.tensors().begin(), file.tensors().end());
+  if (names.empty()) return tensors;
+  const std::set<std::string_view> wanted(names.begin(), names.end());
+  for (const std::string_view name : wanted)
+    if (file.find(name) == nullptr)
+      return Error::with_text(Code::kNotFound, Layer::kFormat,
+                              fmt::format("the file has no tensor {} to load", quoted(name)));
+  std::erase_if(tensors, [&](const TensorInfo& tensor) { return !wanted.contains(tensor.name); });
+  return tensors;
 }
 
 Window part_of(const Window& whole, std::uint64_t offset, std::uint64_t bytes) {
@@ -224,9 +243,10 @@ Result<ShardedTensors> load_sharded(ShardTransport& transport, const WeightFile&
   std::optional<Loader> loader;
   const auto prepare = [&]() -> Result<void> {
     if (options.cancel.stop_requested()) return cancelled();
+    BERTH_TRY_ASSIGN(const std::vector<TensorInfo> tensors, chosen(file, options.tensors));
     BERTH_TRY_ASSIGN(
         plan,
-        make_shard_plan(file.tensors(), rules,
+        make_shard_plan(tensors, rules,
                         {.ranks = transport.ranks(), .parts = options.parts, .piece_bytes = options.piece_bytes}));
     BERTH_TRY_ASSIGN(target, make_target(plan, transport.rank(), allocator));
     return loader.emplace(transport, plan, options).prepare();

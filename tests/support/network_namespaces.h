@@ -25,7 +25,7 @@ class NetworkNamespaces {
       const std::string at = "ip -n " + names_[i];
       made_ = run(at + " address add 10.213.77." + std::to_string(i + 1) + "/24 dev berth0") &&
               run(at + " link set lo up") && run(at + " link set berth0 up") &&
-              run("tc -n " + names_[i] + " qdisc add dev berth0 root tbf rate " + rate + " burst 256kb latency 100ms");
+              run("tc -n " + names_[i] + " qdisc add dev berth0 root " + limit(rate));
     }
     // The kernel takes a moment to notice that both ends are up.
     for (int i = 0; made_ && i < 2; ++i)
@@ -57,8 +57,16 @@ class NetworkNamespaces {
       done = run("tc -n " + name + " qdisc replace dev berth0 root tbf rate 8bit burst 1 latency 1ms") && done;
     return done;
   }
+  // Ends a cut. What was sent meanwhile is lost.
+  static bool heal(const std::string& first, const std::string& second, const std::string& rate) {
+    bool done = true;
+    for (const std::string& name : {first, second})
+      done = run("tc -n " + name + " qdisc replace dev berth0 root " + limit(rate)) && done;
+    return done;
+  }
 
  private:
+  static std::string limit(const std::string& rate) { return "tbf rate " + rate + " burst 256kb latency 100ms"; }
   static bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
   std::string names_[2];

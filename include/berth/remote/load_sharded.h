@@ -15,6 +15,7 @@
 #include <functional>
 #include <span>
 #include <stop_token>
+#include <string>
 #include <vector>
 
 #include "berth/base/result.h"
@@ -28,6 +29,8 @@ namespace berth {
 struct ShardedLoadOptions {
   // As in ShardOptions: how many parts tensors are split into. 0: as many as ranks.
   std::uint32_t parts = 0;
+  // The names of the tensors to load, the same on all ranks. Empty: all of the file.
+  std::vector<std::string> tensors{};
   std::uint64_t piece_bytes = std::uint64_t{8} << 20;
   // Called after each piece that this rank read, with its own bytes; return false to cancel the load on all ranks.
   std::function<bool(const LoadProgress&)> progress{};
@@ -45,8 +48,9 @@ struct ShardedTensors {
 // The shards of this rank, in new memory of `allocator`. On host memory they share one storage. Memory of other devices
 // is filled from a copy on the host, which is freed at the end. Each rank needs 6 pieces of host memory for staging.
 // kInvalidArgument and kInvalidData as make_shard_plan(), and if ranks call with different files, rules or options;
-// kOutOfMemory; kIo; kCancelled; kDeviceLost, with the rank; kDeviceUnavailable, with the rank, if one does not call or
-// does not end in time (give_up_after of the cluster, or ten times what this rank needed).
+// kNotFound for a name that the file does not have; kOutOfMemory; kIo; kCancelled; kDeviceLost, with the rank;
+// kDeviceUnavailable, with the rank, if one does not call or does not end in time (give_up_after of the cluster, or ten
+// times what this rank needed).
 Result<ShardedTensors> load_sharded(Cluster& cluster, const WeightFile& file, std::span<const ShardRule> rules,
                                     const AllocatorPtr& allocator, const ShardedLoadOptions& options = {});
 

@@ -52,13 +52,14 @@ Result<std::unique_ptr<Driver>> load(const std::string& path) {
     field = reinterpret_cast<std::remove_reference_t<decltype(field)>>(dlsym(library, symbol));
     if (field == nullptr && missing == nullptr) missing = symbol;
   };
-#define BERTH_LOOK_UP(name, result, parameters) look_up(driver->name, "ucp_" #name);
+#define BERTH_LOOK_UP(name, result, parameters) look_up(driver->name.raw, "ucp_" #name);
   BERTH_UCX_FUNCTIONS(BERTH_LOOK_UP)
 #undef BERTH_LOOK_UP
   look_up(driver->status_string, "ucs_status_string");
   if (missing != nullptr)
     return unavailable(
         fmt::format("{} has no {}, so it is not UCX {}.{} or later; {}", path, missing, kMajor, kMinor, kInstall));
+  keep_quiet(library);
   driver->get_version(&driver->major, &driver->minor, &driver->release);
   if (driver->major != kMajor || driver->minor < kMinor)
     return unavailable(fmt::format("{} is UCX {}.{} and Berth needs {}.{} or a later {}.x; {}", path, driver->major,

@@ -6,11 +6,12 @@
 
 #include "berth/base/result.h"
 #include "devices/remote/ucx_abi.h"
+#include "devices/remote/ucx_log.h"
 
 namespace berth::internal::ucx {
 
 struct Driver {
-#define BERTH_FIELD(name, result, parameters) result(*name) parameters = nullptr;
+#define BERTH_FIELD(name, result, parameters) Function<result parameters> name;
   BERTH_UCX_FUNCTIONS(BERTH_FIELD)
 #undef BERTH_FIELD
   const char* (*status_string)(Status status) = nullptr;  // of libucs, which libucp needs
