@@ -329,7 +329,7 @@ void faults(int kills, int cuts) {
     fmt::print("| runs with a cut | - | - | not run | {} |\n", berth::test::NetworkNamespaces::why_not());
     return;
   }
-  show("cut (give_up_after 1 s)", count_faults(cuts, net.on(0), {net.name(0), net.name(1)}));
+  show("cut (give_up_after 2 s)", count_faults(cuts, net.on(0), {net.name(0), net.name(1)}));
 }
 
 // --- What a cluster costs ---

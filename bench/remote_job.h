@@ -113,8 +113,9 @@ inline int serve(char** arguments) {
                          .give_up_after = std::chrono::milliseconds(number(4)),
                          .lends = number(3)};
   if (interface != "lo") options.interfaces = {interface};
-  const auto cluster = Cluster::join(options).value();
-  cluster->barrier().value();
+  const auto joined = Cluster::join(options);
+  if (!joined || !(*joined)->barrier()) return 1;  // rank 0 says why
+  const ClusterPtr& cluster = *joined;
   void* address = nullptr;
   Buffer buffer;
   if (number(7) > 0) {

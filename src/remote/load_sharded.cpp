@@ -63,6 +63,11 @@ class ClusterTransport final : public internal::ShardTransport {
     return {};
   }
 
+  Result<void> reach(std::uint32_t target) override {
+    BERTH_TRY(import(target));
+    return {};
+  }
+
   Result<void> put(std::uint32_t target, std::uint64_t offset, const Window& source) override {
     BERTH_TRY_ASSIGN(Import* const to, import(target));
     Window place = to->window;

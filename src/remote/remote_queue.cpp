@@ -69,8 +69,8 @@ Result<void> RemoteQueue::do_wait(std::uint64_t value) {
   const MutexLock lock(engine_.mutex);
   engine_.wait([&] {
     engine_.mutex.assert_held();
-    // Puts that a lost rank ends may still read their source until they have ended.
-    return ticket_->in_flight == 0 && (state_->done >= value || engine_.is_lost(device_.rank()));
+    // Later puts may go on. Those that a lost rank ends may still read their source until they have ended.
+    return state_->done >= value || (engine_.is_lost(device_.rank()) && ticket_->in_flight == 0);
   });
   if (state_->done >= value) return {};
   return engine_.check(device_.rank());

@@ -132,7 +132,14 @@ class Loader {
   Result<void> load(const WeightFile& file, const Window& own) {
     const auto [begin, end] = plan_.reads(transport_.rank());
     LoadProgress progress;
-    for (std::uint64_t number = begin; number < end; ++number) progress.bytes_total += plan_.piece(number).bytes;
+    std::set<std::uint32_t> targets;
+    for (std::uint64_t number = begin; number < end; ++number) {
+      progress.bytes_total += plan_.piece(number).bytes;
+      plan_.for_each_put(number, [&](const ShardPut& put) { targets.insert(put.target); });
+    }
+    // Before anything is sent: later, each question waits behind the bytes on the link.
+    targets.erase(transport_.rank());
+    for (const std::uint32_t target : targets) BERTH_TRY(transport_.reach(target));
     for (std::uint64_t number = begin; number < end; ++number) {
       if (options_.cancel.stop_requested()) return cancelled();
       Slot& slot = slots_[(number - begin) % kSlots];

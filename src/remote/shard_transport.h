@@ -21,6 +21,8 @@ class ShardTransport {
   // the others are told. Fails if any rank did, or has another `fingerprint`.
   virtual Result<void> begin(const Result<void>& own, const Buffer& memory, std::uint64_t fingerprint) = 0;
 
+  // Gets ready to put to another rank, if that takes time. Requires: begin().
+  virtual Result<void> reach(std::uint32_t /*target*/) { return {}; }
   // Starts a copy of `source`, a window of host memory, to byte `offset` of the memory of another rank. The source must
   // stay as it is until wait() for the next mark.
   virtual Result<void> put(std::uint32_t target, std::uint64_t offset, const Window& source) = 0;

@@ -2,7 +2,10 @@
 // that go on.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -93,6 +96,58 @@ TEST_P(RemoteFailure, NamesAKilledRankForGoodAndGoesOnWithOthers) {
   EXPECT_EQ(told, 1);
   expect_lost(cluster->barrier(), 1);
   EXPECT_EQ(cluster->counters().lost_ranks, 1u);
+}
+
+TEST_P(RemoteFailure, GoesOnWithTheOtherHalfOfTheRanks) {
+  std::vector<std::unique_ptr<RankProcess>> others;
+  for (std::uint32_t rank = 1; rank < 6; ++rank)
+    others.push_back(std::make_unique<RankProcess>(folder_, rank, 6, options()));
+  const auto cluster = join(6);
+  std::vector<Buffer> far(6);
+  for (std::uint32_t rank = 1; rank < 6; ++rank)
+    far[rank] = Buffer::allocate(cluster->device(rank).value(), u8, {1 << 20}, {.zero = true}).value();
+  for (const std::uint32_t rank : {1u, 3u, 5u}) others[rank - 1]->kill9();
+  ASSERT_TRUE(is_lost(cluster, 3));
+  const Bytes bytes = test::rank_pattern_bytes(4, 1 << 20);
+  Bytes back(1 << 20);
+  for (const std::uint32_t rank : {1u, 3u, 5u}) expect_lost(far[rank].copyin(bytes), rank);
+  for (const std::uint32_t rank : {2u, 4u}) {
+    ASSERT_TRUE(far[rank].copyin(bytes).has_value());
+    ASSERT_TRUE(far[rank].copyout(back).has_value());
+    EXPECT_TRUE(back == bytes) << "rank " << rank;
+  }
+  // Survivors find the same, and use each other.
+  EXPECT_EQ(others[1]->joined(), "ok joined");
+  EXPECT_EQ(others[3]->joined(), "ok joined");
+  EXPECT_EQ(others[1]->ask("evict 4 1000000"), "ok");
+  EXPECT_NE(others[1]->ask("evict 3 1000000").find("rank 3 is lost"), std::string::npos);
+  auto lost = cluster->lost();
+  std::sort(lost.begin(), lost.end());
+  EXPECT_EQ(lost, (std::vector<std::uint32_t>{1, 3, 5}));
+}
+
+// UCX reports every connection that ends on the output of the program, in the middle of what that prints.
+TEST_P(RemoteFailure, PrintsNothing) {
+  if (std::getenv("UCX_LOG_LEVEL") != nullptr) GTEST_SKIP() << "UCX_LOG_LEVEL is set, so that UCX prints";
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    RankProcess one(folder_, 1, 2, options());
+    const auto cluster = join(2);
+    const auto far = Buffer::allocate(cluster->device(1).value(), u8, {4 << 20}).value();
+    EXPECT_EQ(one.joined(), "ok joined");
+    const auto window = cluster->import(one.open("w", 4 << 20, Access::kReadWrite, 1)).value();
+    std::jthread killer([&] {
+      std::this_thread::sleep_for(30ms);
+      one.kill9();
+    });
+    const Bytes bytes(4 << 20);
+    while (far.copyin(bytes) && window.copyin(bytes)) {
+    }
+    EXPECT_TRUE(is_lost(cluster, 1));
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST_P(RemoteFailure, FindsARankLostThatLeft) {

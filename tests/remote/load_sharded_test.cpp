@@ -175,6 +175,34 @@ TEST(LoadSharded, GivesEachRankItsShards) {
   }
 }
 
+TEST(LoadSharded, LoadsOnlyTheTensorsThatAreNamed) {
+  const TemporaryFolder folder;
+  const WeightFile file = open_weights(write_checkpoint(folder, false)).value();
+  const std::vector<std::string> names{"a.o_proj.weight", "a.norm.weight"};
+  Meeting meeting(2);
+  on_ranks(meeting, [&](ThreadTransport& transport, std::uint32_t rank) {
+    const auto loaded =
+        internal::load_sharded(transport, file, kRules, device("CPU").value(), {.tensors = names, .piece_bytes = 4096})
+            .value();
+    ASSERT_EQ(loaded.buffers.size(), names.size());
+    loaded.plan.check().value();
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const auto& tensor = loaded.plan.tensors()[i];
+      EXPECT_TRUE(std::ranges::count(names, tensor.name) == 1) << tensor.name;
+      const Buffer expected =
+          file.load_slice(tensor.name, loaded.plan.shard(i, rank).slice, device("CPU").value()).value();
+      EXPECT_EQ(bytes_of(loaded.buffers[i]), bytes_of(expected)) << tensor.name << " of rank " << rank;
+    }
+  });
+  Meeting again(2);
+  on_ranks(again, [&](ThreadTransport& transport, std::uint32_t) {
+    const ShardedLoadOptions options{.tensors = {"a.norm.weight", "b.norm.weight"}, .piece_bytes = 4096};
+    const auto loaded = internal::load_sharded(transport, file, kRules, device("CPU").value(), options);
+    EXPECT_TRUE(fails_with(loaded, Code::kNotFound));
+    EXPECT_NE(loaded.error().message().find("b.norm.weight"), std::string::npos) << loaded.error().message();
+  });
+}
+
 TEST(LoadSharded, FillsMemoryThatTheHostCannotReach) {
   const TemporaryFolder folder;
   const WeightFile file = open_weights(write_checkpoint(folder, true)).value();

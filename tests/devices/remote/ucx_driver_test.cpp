@@ -53,5 +53,20 @@ TEST(UcxDriver, LeavesTheHandlersOfCrashesAlone) {
   EXPECT_EQ((*driver)->error(kNoMemory, "mem_map").code(), Code::kOutOfMemory);
 }
 
+TEST(UcxDriver, KeepsWhatUcxSaysForTheError) {
+  const auto driver = Driver::open();
+  if (!driver) GTEST_SKIP() << driver.error().message();
+  if (std::getenv("UCX_LOG_LEVEL") != nullptr) GTEST_SKIP() << "UCX_LOG_LEVEL is set, so that UCX prints";
+  static_cast<void>(take_last_words());
+  testing::internal::CaptureStdout();
+  Config config = nullptr;
+  ASSERT_EQ((*driver)->config_read(nullptr, nullptr, &config), kOk);
+  EXPECT_NE((*driver)->config_modify(config, "RNDV_THRESH", "no number"), kOk);
+  (*driver)->config_release(config);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_NE(take_last_words(), "");
+  EXPECT_EQ(take_last_words(), "") << "taken once";
+}
+
 }  // namespace
 }  // namespace berth::internal::ucx
