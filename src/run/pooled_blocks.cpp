@@ -1,5 +1,6 @@
 #include "run/pooled_blocks.h"
 
+#include <algorithm>
 #include <new>
 
 #include "base/atomic_peak.h"
@@ -25,7 +26,9 @@ void* PooledBlocks::allocate(std::uint64_t bytes, std::uint64_t alignment, const
     pool_->release(*block);
     return nullptr;
   }
-  raise_to(peak_, bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+  const std::uint64_t now = bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  raise_to(peak_, now);
+  raise_to(recent_, now);
   if (owner.beside) raise_to(beside_peak_, beside_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
   return reinterpret_cast<void*>(address);
 }
@@ -57,9 +60,34 @@ std::uint64_t PooledBlocks::size_of(std::uintptr_t address) const noexcept {
   return at == part.entries.end() ? 0 : at->second.bytes;
 }
 
+std::uint64_t PooledBlocks::give_back(unsigned periods) noexcept {
+  if (periods == 0) return 0;
+  const std::uint64_t used = bytes_.load(std::memory_order_relaxed);
+  std::uint64_t need = 0;
+  {
+    const ScopedLock guard(period_lock_);
+    const std::uint64_t ended = recent_.exchange(used, std::memory_order_relaxed);
+    room_ = std::max(room_, ended);
+    need = std::max(periods > 1 ? 0 : ended, used);
+    // A load that varies a little keeps its pages.
+    if (need > room_ / 4 * 3) return 0;
+    room_ = need;
+  }
+  const std::uint64_t given = pool_->trim(need - used);
+  given_back_.fetch_add(given, std::memory_order_relaxed);
+  return given;
+}
+
+std::uint64_t PooledBlocks::give_back_all() noexcept {
+  const std::uint64_t given = pool_->trim();
+  given_back_.fetch_add(given, std::memory_order_relaxed);
+  return given;
+}
+
 void PooledBlocks::count(ReplayCounters& counters) const noexcept {
   counters.pool_bytes = bytes_.load(std::memory_order_relaxed);
   counters.pool_peak = peak_.load(std::memory_order_relaxed);
+  counters.given_back += given_back_.load(std::memory_order_relaxed);
   counters.beside_peak = beside_peak_.load(std::memory_order_relaxed);
 }
 

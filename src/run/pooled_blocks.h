@@ -48,6 +48,11 @@ class PooledBlocks {
 
   // Trims the pool.
   void trim() noexcept { pool_->trim(); }
+  // Trims the pool to the most that was in use in the last period of the decay, if that is much less than in those
+  // before; `periods` have ended since the last call. Returns the bytes that the pool gave back.
+  std::uint64_t give_back(unsigned periods) noexcept;
+  // Trims it to what is in use now.
+  std::uint64_t give_back_all() noexcept;
   void count(ReplayCounters& counters) const noexcept;
 
  private:
@@ -68,6 +73,10 @@ class PooledBlocks {
   const AllocatorPtr pool_;
   std::array<Part, kParts> parts_;
   std::atomic<std::uint64_t> bytes_{0}, peak_{0}, beside_{0}, beside_peak_{0};
+  std::atomic<std::uint64_t> recent_{0};      // highest bytes_ in this period of the decay
+  std::atomic<std::uint64_t> given_back_{0};  // by give_back()
+  SpinLock period_lock_;
+  std::uint64_t room_ BERTH_GUARDED_BY(period_lock_) = 0;  // the most that was in use since the last trim
 };
 
 }  // namespace berth::internal::replay

@@ -17,6 +17,7 @@
 #include "run/replay_plan.h"
 #include "run/run_arena.h"
 #include "run/spin_lock.h"
+#include "run/time_after.h"
 
 namespace berth {
 
@@ -82,7 +83,7 @@ class Replay::Impl {
     Chosen chosen;
     RunArena* run = nullptr;
     try {
-      const auto deadline = std::chrono::steady_clock::now() + options_.max_wait;
+      const auto deadline = replay::time_after(std::chrono::steady_clock::now(), options_.max_wait);
       bool waited = false;
       ready = choose(key, dimensions, deadline, chosen, waited);
       if (chosen.plan != nullptr) run = take_arena(chosen, deadline, ready, waited);
@@ -182,6 +183,7 @@ class Replay::Impl {
     if (arena == nullptr) return {};  // all are in use, and will be made to fit when they are taken
     Result<void> fits = arenas_.fit(arena, bytes, alignment);
     arenas_.release(*arena);
+    static_cast<void>(give_back_due(arena));
     return fits;
   }
 
@@ -204,7 +206,9 @@ class Replay::Impl {
     known_.forget(key);
   }
 
-  std::uint64_t give_back(bool now) noexcept { return now ? arenas_.give_back_all() : arenas_.give_back(); }
+  std::uint64_t give_back(bool now) noexcept {
+    return now ? arenas_.give_back_all() + pooled_.give_back_all() : give_back_due();
+  }
 
   std::string save_plans(std::string_view stamp) const {
     const MutexLock turn(turn_);
@@ -496,6 +500,7 @@ class Replay::Impl {
       if (mode != Mode::kPlanned) idle_recorders_.push_back(&run);  // take_recorder() made room
     }
     if (mode == Mode::kPlanned) arenas_.release(run);
+    static_cast<void>(give_back_due(&run));
     if (observe || learn) {
       const MutexLock turn(turn_);
       try {
@@ -509,6 +514,12 @@ class Replay::Impl {
     }
     if (records) stop_recording({shape, nullptr, true});
     return did;
+  }
+
+  // What recent runs did not need, if it is time; `latest` just ended.
+  std::uint64_t give_back_due(const RunArena* latest = nullptr) noexcept {
+    const ArenaSet::GivenBack given = arenas_.give_back(latest);
+    return given.bytes + pooled_.give_back(given.periods);
   }
 
   // A run with this plan deviated: whether its plan is to be made anew from what it did.

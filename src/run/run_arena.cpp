@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "run/time_after.h"
 
 namespace berth::internal::replay {
 namespace {
@@ -177,13 +178,10 @@ void ArenaSet::drop_memory(RunArena& arena) noexcept {
 }
 
 void ArenaSet::release(RunArena& arena) noexcept {
-  {
-    const MutexLock guard(mutex_);
-    arena.in_use = false;
-    --in_use_;
-    serve_waiting();
-  }
-  if (options_.decay.count() > 0) static_cast<void>(give_back(&arena));
+  const MutexLock guard(mutex_);
+  arena.in_use = false;
+  --in_use_;
+  serve_waiting();
 }
 
 RunArena* ArenaSet::find(std::uintptr_t address) const noexcept {
@@ -244,18 +242,20 @@ std::uint64_t ArenaSet::shrink_idle() noexcept {
   return bytes;
 }
 
-std::uint64_t ArenaSet::give_back(const RunArena* latest) noexcept {
+ArenaSet::GivenBack ArenaSet::give_back(const RunArena* latest) noexcept {
+  if (options_.decay.count() <= 0) return {};
   const MutexLock guard(mutex_);
-  if (options_.decay.count() <= 0) return 0;
   const auto time = now();
   if (!period_set_) {
     period_set_ = true;
-    period_end_ = time + options_.decay;
+    period_end_ = time_after(time, options_.decay);
   }
-  if (time < period_end_) return 0;
+  if (time < period_end_) return {};
+  GivenBack given{.periods = 1};
   turn_period();
   if (time - period_end_ >= options_.decay) {
     // A whole period went by without a run, but for the one that just ended.
+    given.periods = 2;
     turn_period();
     const std::size_t size = size_.load(std::memory_order_relaxed);
     for (std::size_t i = 0; i < size; ++i) {
@@ -263,8 +263,9 @@ std::uint64_t ArenaSet::give_back(const RunArena* latest) noexcept {
       if (arena == latest) arena->need_before = arena->need;
     }
   }
-  period_end_ = time + options_.decay;
-  return shrink_idle();
+  period_end_ = time_after(time, options_.decay);
+  given.bytes = shrink_idle();
+  return given;
 }
 
 std::uint64_t ArenaSet::give_back_all() noexcept {

@@ -80,7 +80,7 @@ class ArenaSet {
   // exchanged for another if its memory is live and too small. kOutOfMemory; the arena is then still acquired, with
   // less memory.
   Result<void> fit(RunArena*& arena, std::uint64_t need, std::uint64_t alignment);
-  // The run is over.
+  // The run is over. Call give_back() then.
   void release(RunArena& arena) noexcept;
 
   // The arena that an address is in; null if it is in none. O(arenas).
@@ -88,8 +88,12 @@ class ArenaSet {
   // Frees the memory of a retired arena without live slots.
   void reclaim(RunArena& arena) noexcept;
 
+  struct GivenBack {
+    std::uint64_t bytes = 0;
+    unsigned periods = 0;  // of the decay that have ended since the last call, at most 2
+  };
   // Gives back what no run needed lately, if it is time; `latest` is the arena of a run that just ended. O(1) if not.
-  std::uint64_t give_back(const RunArena* latest = nullptr) noexcept;
+  GivenBack give_back(const RunArena* latest = nullptr) noexcept;
   // The same for all that is not in use.
   std::uint64_t give_back_all() noexcept;
 

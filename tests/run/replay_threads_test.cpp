@@ -361,6 +361,54 @@ TEST(ReplayDecay, NeverGivesBackWhatIsLive) {
   EXPECT_EQ(paged.rig->replay->give_back(true), 8 * kKiB);
 }
 
+TEST(ReplayDecay, TrimsThePoolToWhatRecentRunsTookFromIt) {
+  PagedRig paged;
+  Replay& replay = *paged.rig->replay;
+  void* kept = nullptr;
+  // Once a second: an output that is kept until the next one is there, so it comes from the pool.
+  const auto serve_for = [&](int seconds, std::size_t bytes) {
+    for (int i = 0; i < seconds; ++i) {
+      paged.time += std::chrono::seconds(1);
+      replay.release(std::exchange(kept, replay.allocate(bytes)));
+      paged.run("k", kKiB);
+    }
+  };
+  serve_for(15, 80 * kKiB);
+  const int trims = paged.rig->pool->trims;
+  serve_for(30, 75 * kKiB);
+  EXPECT_EQ(paged.rig->pool->trims, trims) << "a load that varies a little is not trimmed";
+  serve_for(30, 8 * kKiB);
+  EXPECT_EQ(paged.rig->pool->trims, trims + 1);
+  EXPECT_EQ(paged.rig->pool->trimmed_to, 8 * kKiB) << "beside the one that is live, for the next";
+  serve_for(60, 8 * kKiB);
+  EXPECT_EQ(paged.rig->pool->trims, trims + 1);
+  replay.release(kept);
+  paged.time += std::chrono::seconds(30);
+  replay.give_back();
+  EXPECT_EQ(paged.rig->pool->trims, trims + 2) << "an idle process";
+  EXPECT_EQ(paged.rig->pool->trimmed_to, 0u);
+  replay.give_back(true);
+  EXPECT_EQ(paged.rig->pool->trims, trims + 3);
+}
+
+TEST(ReplayDecay, TimesWithoutEndAreNotInThePast) {
+  PagedRig paged;
+  ReplayOptions options = paged.options;
+  options.decay = options.max_wait = std::chrono::milliseconds::max();
+  options.max_arenas = 1;
+  paged.rig = std::make_unique<Rig>(options);
+  paged.run_for(3, "large", 80 * kKiB);
+  paged.run_for(100, "small", 8 * kKiB);
+  EXPECT_EQ(paged.rig->replay->counters().arena_bytes, 80 * kKiB);
+  EXPECT_EQ(paged.given, 0u);
+  // A run that may wait for ever gets the arena.
+  ASSERT_TRUE(paged.rig->replay->begin_run("small"));
+  std::thread other([&] { paged.run("small", 8 * kKiB); });
+  paged.rig->replay->end_run();
+  other.join();
+  EXPECT_EQ(paged.rig->replay->counters().pooled_runs, 0u);
+}
+
 TEST(ReplayDecay, ReleasesAnArenaWhosePagesCannotComeAndGo) {
   std::chrono::steady_clock::time_point time{};
   Rig rig({.decay = std::chrono::seconds(10), .clock = [&] { return time; }});

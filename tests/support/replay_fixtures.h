@@ -38,9 +38,10 @@ class FakeMemory : public Allocator {
   }
   Device& device() noexcept override { std::abort(); }
   std::string_view name() const noexcept override { return "fake"; }
-  std::size_t trim(std::size_t) noexcept override {
+  std::size_t trim(std::size_t keep_bytes) noexcept override {
     const std::lock_guard guard(mutex_);
     ++trims;
+    trimmed_to = keep_bytes;
     return 0;
   }
   ~FakeMemory() override {
@@ -66,6 +67,7 @@ class FakeMemory : public Allocator {
 
   int allocations = 0;
   int trims = 0;
+  std::size_t trimmed_to = 0;                // the argument of the last trim
   int fail_after = -1;                       // allocations that still succeed; -1: all
   std::size_t most_bytes = ~std::size_t{0};  // of one allocation
 
