@@ -204,6 +204,8 @@ void bench_decay(std::size_t index) {
   line("Berth", pair.berth);
   const double ratio = pair.berth["after"].get<double>() / pair.berth["before"].get<double>();
   goal("resident after the decay, of before", "<= 1.10", fmt::format("{:.2f}", ratio), ratio <= 1.1);
+  const int faults = pair.berth["faults"].get<int>();
+  goal("page faults of a steady load, in 10 runs", "0", std::to_string(faults), faults == 0);
 }
 
 void bench_decoder() {

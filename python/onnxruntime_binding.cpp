@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -72,7 +73,7 @@ EngineMemory& attached() {
   return *memory;
 }
 
-Result<void> attach() {
+Result<void> attach(const ReplayOptions& replay) {
   static std::mutex once;
   const std::lock_guard guard(once);
   if (engine_memory.load() != nullptr) return {};
@@ -87,8 +88,10 @@ Result<void> attach() {
   ort::Env* environment = nullptr;  // the one that exists, counted once more
   BERTH_TRY(ort::check(*api, api->create_env(2, "berth", &environment), "give its environment"));
   auto made = std::make_unique<EngineMemory>();
+  engines::OnnxRuntimeOptions options;
+  options.replay = replay;
   BERTH_TRY_ASSIGN(made->memory, OnnxRuntimeMemory::attach(reinterpret_cast<const OrtApi*>(api),
-                                                           reinterpret_cast<OrtEnv*>(environment)));
+                                                           reinterpret_cast<OrtEnv*>(environment), std::move(options)));
   engine_memory.store(made.release());
   return {};
 }
@@ -136,8 +139,27 @@ class SessionLoad {
 
 void bind_onnxruntime(nb::module_& module) {
   module.def(
-      "_onnxruntime_attach", [] { released([] { return attach(); }).value(); },
+      "_onnxruntime_attach",
+      [](std::int64_t decay_milliseconds, unsigned max_arenas, bool waits, std::size_t max_plans,
+         std::size_t max_plan_bytes) {
+        ReplayOptions options;
+        options.decay = std::chrono::milliseconds(decay_milliseconds);
+        options.max_arenas = max_arenas;
+        options.when_full = waits ? WhenFull::kWait : WhenFull::kPool;
+        options.max_plans = max_plans;
+        options.max_plan_bytes = max_plan_bytes;
+        released([&] { return attach(options); }).value();
+      },
+      nb::arg("decay_milliseconds"), nb::arg("max_arenas"), nb::arg("waits"), nb::arg("max_plans"),
+      nb::arg("max_plan_bytes"),
       "Makes Berth the memory of the engine that has opened this module as a library of execution providers.");
+  module.def(
+      "_onnxruntime_give_back",
+      [](bool now) {
+        EngineMemory* engine = engine_memory.load();
+        return engine == nullptr ? 0 : engine->memory->replay().give_back(now);
+      },
+      nb::arg("now"), nb::call_guard<nb::gil_scoped_release>(), "Behind berth.onnxruntime.give_back.");
   nb::class_<SessionRuns>(module, "_OnnxRuntimeRuns", "Behind berth.onnxruntime.InferenceSession.")
       .def(nb::init<>())
       .def("begin", &SessionRuns::begin, nb::arg("kind"), nb::arg("dimensions"),

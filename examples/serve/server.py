@@ -95,10 +95,15 @@ def note(session, notes):
     partial.replace(notes / f"{os.getpid()}.json")
 
 
+class Server(http.server.ThreadingHTTPServer):
+    def service_actions(self):  # twice a second: a worker without requests gives memory back too
+        ort.give_back()
+
+
 def serve(listening, arguments, notes):
     session = ort.InferenceSession(arguments.model, arguments.options(), weights_cache=arguments.cache or False)
     note(session, notes)
-    server = http.server.ThreadingHTTPServer(listening.getsockname(), handler(session, notes), bind_and_activate=False)
+    server = Server(listening.getsockname(), handler(session, notes), bind_and_activate=False)
     server.socket.close()
     server.socket = listening
     server.serve_forever()
@@ -109,6 +114,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--decay", type=float, default=10, help="seconds until unused memory is given back")
     parser.add_argument("--cache", help="a folder through which workers share the weights")
     arguments = parser.parse_args()
 
@@ -118,6 +124,7 @@ def main():
         return made
 
     arguments.options = options
+    ort.configure(decay=arguments.decay)
     listening = socket.create_server(("127.0.0.1", arguments.port), backlog=128)
     with tempfile.TemporaryDirectory() as folder:
         children = []

@@ -360,6 +360,12 @@ class Odd:
         self.shape = shape
 
 
+class Raising:
+    @property
+    def shape(self):
+        raise RuntimeError("not now")
+
+
 @pytest.mark.parametrize("arguments", [
     (None, {}),
     (None, {"x": rows(2), "z": rows(2)}),
@@ -371,6 +377,8 @@ class Odd:
     (None, {"x": Odd((1 << 80, 64))}),
     (None, {"x": Odd("no numbers")}),
     (None, {"x": Odd(7)}),
+    (None, {"x": Raising()}),
+    (None, {"\ud800": rows(2)}),
     (None, None),
     (["z"], {"x": rows(2)}),
     (5, {"x": rows(2)}),
@@ -401,3 +409,74 @@ def test_names_the_command_that_installs_a_missing_engine(tmp_path):
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport berth\ntry: berth.onnxruntime\nexcept ImportError as e: print(e)"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "pip install onnxruntime" in printed
+
+
+SETTINGS = """
+import sys, threading
+import numpy as np
+sys.path.insert(0, sys.argv[1])
+import berth.onnxruntime as ort
+from test_onnxruntime import rows, tiny_model
+"""
+
+
+def in_a_process(program):
+    """Runs it where no session has been made yet."""
+    subprocess.run([sys.executable, "-c", SETTINGS + program, str(pathlib.Path(__file__).parent)], check=True, timeout=120)
+
+
+def test_settings_are_checked_and_hold_from_the_first_session_on():
+    in_a_process("""
+wrong = [("decay", -1), ("decay", float("nan")), ("decay", "soon"), ("max_arenas", 0), ("max_arenas", 1 << 32),
+         ("max_arenas", 1.5), ("max_arenas", True), ("when_full", "fail"), ("max_plans", 0), ("max_plan_bytes", -1)]
+for name, value in wrong:
+    try:
+        ort.configure(**{name: value})
+    except ValueError:
+        continue
+    raise SystemExit(f"{name}={value!r} was taken")
+try:
+    ort.configure(arenas=2)
+    raise SystemExit("an unknown name was taken")
+except TypeError:
+    pass
+assert ort.give_back() == ort.give_back(now=True) == 0
+ort.configure(decay=float("inf"), max_arenas=2, when_full="pool", max_plans=3)
+session = ort.InferenceSession(tiny_model())
+for count in range(1, 40):
+    session.run(None, {"x": rows(count)})
+assert session.memory.plans <= 3, session.memory.plans
+assert session.memory.given_back == 0
+ort.configure(max_arenas=2)
+try:
+    ort.configure(max_arenas=3)
+    raise SystemExit("the memory is there already")
+except RuntimeError:
+    pass
+""")
+
+
+def test_memory_is_given_back_to_the_system_on_request():
+    in_a_process("""
+ort.configure(decay=0)
+def resident():
+    for line in open("/proc/self/smaps_rollup"):
+        if line.startswith("Private_Dirty:"):
+            return int(line.split()[1]) * 1024
+session = ort.InferenceSession(tiny_model(2048))
+small, large = {"x": rows(8)}, {"x": rows(6000)}
+for _ in range(3):
+    session.run(None, small)
+before = resident()
+for _ in range(3):
+    session.run(None, large)
+large_arena = session.memory.arena_bytes
+assert resident() - before > 40 << 20 and large_arena > 40 << 20
+expected = session.run(None, small)
+assert ort.give_back() == 0, "a decay of 0 is never"
+assert ort.give_back(now=True) >= large_arena
+assert session.memory.arena_bytes == 0 and session.memory.given_back >= large_arena
+assert resident() - before < 8 << 20
+for got, wanted in zip(session.run(None, small), expected):
+    assert got.tobytes() == wanted.tobytes()
+""")

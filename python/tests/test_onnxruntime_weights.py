@@ -233,6 +233,58 @@ def worker(model, cache):
                              str(model), str(cache)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.parametrize("planted", ["a folder that all may write", "a part that all may write", "a link for a part",
+                                     "a file for a part"])
+def test_a_folder_in_which_others_can_put_models_is_not_used(model, tmp_path, planted):
+    cache, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
+    cache.mkdir()
+    elsewhere.mkdir()
+    if planted == "a folder that all may write":
+        cache.chmod(0o777)
+    elif planted == "a part that all may write":
+        (cache / "models").mkdir()
+        (cache / "models").chmod(0o777)
+    elif planted == "a link for a part":
+        (cache / "models").symlink_to(elsewhere)
+    else:
+        (cache / "models").write_text("")
+    session = cached(model, cache)
+    weights = session.memory.weights
+    assert weights["mapped"] == weights["shared"] == 0, weights
+    assert "can write" in weights["problem"] or "is not a folder" in weights["problem"], weights
+    check(session, reference())
+    assert not files(cache, "models") and not files(cache, "blocks") and not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("link", ["the entry", "a file"])
+def test_a_link_in_place_of_a_kept_model_is_replaced(model, tmp_path, link):
+    cache = tmp_path / "cache"
+    check(cached(model, cache), reference())
+    entry = next(path for path in (cache / "models").iterdir() if path.is_dir())
+    target = entry if link == "the entry" else entry / "weights.bin"
+    target.rename(tmp_path / "moved")
+    target.symlink_to(tmp_path / "moved")
+    session = cached(model, cache)
+    check(session, reference())
+    assert session.memory.weights["mapped"] and not target.is_symlink()
+    assert (tmp_path / "moved").exists(), "what a link leads to is not deleted"
+
+
+def test_what_killed_workers_left_is_removed_after_an_hour(model, tmp_path):
+    cache = tmp_path / "cache"
+    old, new = [], []
+    for part in ("models", "blocks", "seen"):
+        (cache / part).mkdir(parents=True)
+        for names, name in ((old, "old"), (new, "new")):
+            path = cache / part / f"{name}.1.partial"
+            path.mkdir() if part == "models" else path.write_text("half")
+            names.append(path)
+    for path in old:
+        os.utime(path, (time.time() - 7200,) * 2)
+    check(cached(model, cache), reference())
+    assert not any(path.exists() for path in old) and all(path.exists() for path in new)
+
+
 def test_workers_that_start_together_all_share(model, tmp_path):
     workers = [worker(model, tmp_path / "cache") for _ in range(4)]
     said = [json.loads(each.stdout.readline()) for each in workers]

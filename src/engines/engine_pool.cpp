@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kSmallBytes = std::size_t{1} << 20;  // larger blocks of the CPU device have pages of their own
 // Small blocks rarely add up to more than this; what does not fit is left to the device.
-constexpr GrowableOptions kRange{.reserve_bytes = std::size_t{1} << 30, .step_bytes = std::size_t{256} << 10};
+constexpr GrowableOptions kRange{.reserve_bytes = std::size_t{256} << 20, .step_bytes = std::size_t{64} << 10};
 
 class EnginePool final : public AllocatorAdaptor {
  public:

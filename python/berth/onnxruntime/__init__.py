@@ -19,12 +19,12 @@ except ImportError as error:
     raise ImportError(f"{error}: berth.onnxruntime needs the package onnxruntime 1.23 or newer. "
                       "Install it with: pip install onnxruntime") from error
 
-from ._attach import attach, detach
+from ._attach import attach, configure, detach, give_back
 from ._options import SessionOptions
 from .._report import MemoryReport
 from ._session import InferenceSession
 
-__all__ = ["InferenceSession", "MemoryReport", "SessionOptions", "attach", "detach"]
+__all__ = ["InferenceSession", "MemoryReport", "SessionOptions", "attach", "configure", "detach", "give_back"]
 
 
 def __getattr__(name):

@@ -13,6 +13,9 @@ _lock = threading.Lock()
 _has_memory = False
 _attached = None        # while attach() is in force: what it was given
 _combined = {}
+_settings = {"decay": 10.0, "max_arenas": None, "when_full": "wait", "max_plans": 256, "max_plan_bytes": 8 << 20}
+_FOREVER_MILLISECONDS = (1 << 63) - 1
+_MOST = {"max_arenas": (1 << 32) - 1, "max_plans": (1 << 63) - 1, "max_plan_bytes": (1 << 63) - 1}
 
 
 def give_memory():
@@ -31,8 +34,55 @@ def give_memory():
         except Exception as error:  # the engine has classes of its own for its failures
             if "already registered" not in str(error):
                 raise
-        _berth._onnxruntime_attach()
+        decay = _settings["decay"] * 1000
+        _berth._onnxruntime_attach(
+            int(decay) if decay < _FOREVER_MILLISECONDS else _FOREVER_MILLISECONDS,
+            _settings["max_arenas"] or 0, _settings["when_full"] == "wait", _settings["max_plans"],
+            _settings["max_plan_bytes"])
         _has_memory = True
+
+
+def configure(**settings):
+    """Sets what the memory of all sessions of this process does. To be called before the first session is made.
+
+    `decay`: seconds after which memory that no run needed is given back to the system; 0 or infinity: never. 10.
+    `max_arenas`: the most runs that have an arena at the same time; None: as many as overlap. None.
+    `when_full`: what a run does that finds all of these in use: "wait" for one, or be served by the "pool". "wait".
+    `max_plans`, `max_plan_bytes`: bounds on the plans that are kept; the one whose last use is longest ago goes first.
+    256 plans, 8 MiB.
+
+    ValueError for values that are none of these, TypeError for other names, RuntimeError after the first session.
+    """
+    checked = {}
+    for name, value in settings.items():
+        if name not in _settings:
+            raise TypeError(f"configure() has no setting {name!r}; it has {', '.join(_settings)}")
+        if name == "decay":
+            value = float(value)
+            if not value >= 0:
+                raise ValueError(f"decay is a number of seconds that is not negative, not {value!r}")
+            # Less than a millisecond is not never.
+            value = max(value, 0.001) if value else value
+        elif name == "when_full":
+            if value not in ("wait", "pool"):
+                raise ValueError(f'when_full is "wait" or "pool", not {value!r}')
+        elif not (name == "max_arenas" and value is None):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST[name]:
+                raise ValueError(f"{name} is a whole number from 1, not {value!r}")
+        checked[name] = value
+    with _lock:
+        if _has_memory and any(_settings[name] != value for name, value in checked.items()):
+            raise RuntimeError("the engine has Berth's memory already: call configure() before the first session")
+        _settings.update(checked)
+
+
+def give_back(now=False):
+    """Gives memory that recent runs did not need back to the system, and returns how many bytes.
+
+    Each run does this when it ends. A process without requests calls it from a timer, so that its memory decays too.
+    With `now`, all memory that no run in progress and no live output needs, whatever the decay.
+    """
+    return _berth._onnxruntime_give_back(bool(now))
 
 
 def _too_old():

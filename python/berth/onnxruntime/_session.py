@@ -106,13 +106,14 @@ class InferenceSession(_engine.InferenceSession):
             for name, value in feed.items():
                 kind.append(str(name))
                 _describe(value, kind, dimensions)
-        except (AttributeError, TypeError, ValueError, OverflowError):
-            dimensions = []  # arguments that are not what they should be are for the engine to refuse
+        except Exception:  # arguments that are not what they should be are for the engine to refuse
+            dimensions = []
         return self._begun(" ".join(kind), dimensions, run_options)
 
     @contextlib.contextmanager
     def _begun(self, kind, dimensions, run_options):
         _keep_arena(run_options)
+        kind = kind.encode("utf-8", "backslashreplace").decode()  # a name may be no Unicode text
         self._runs.begin(kind, dimensions)
         try:
             yield

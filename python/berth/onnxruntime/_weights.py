@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import time
 import zlib
 
@@ -24,6 +25,7 @@ from .. import _berth
 from . import _options
 
 _FORMAT = 1
+_PARTS = "models", "blocks", "seen"
 _MODEL, _WEIGHTS, _MANIFEST = "model.onnx", "weights.bin", "manifest.json"
 _EXTERNAL = "session.optimized_model_external_initializers_"
 # Smaller initialisers stay in the model.
@@ -97,6 +99,13 @@ def bound(value):
 
 def load(cache, most, model, options, providers, kwargs, load_model):
     """Loads through `load_model(model, option_values)`, from the cache where it can be, and keeps it within `most`."""
+    try:
+        _refuse_what_others_can_write(cache)
+    except _NotCached as reason:
+        load_model(model, {})
+        weights = Weights(cache)
+        weights.problem = str(reason)
+        return weights
     weights = _load(cache, model, options, providers, kwargs, load_model)
     if most is not None:
         _stay_within(cache, most)
@@ -112,9 +121,8 @@ def _load(cache, model, options, providers, kwargs, load_model):
         weights.problem = str(reason)
     except Exception as error:  # the engine has classes of its own for its failures; it says below what they are
         weights.problem = f"the model could not be kept in {cache}: {error}"
-    blocks = os.path.join(cache, "blocks")
-    _remove_leftovers(blocks)
-    scope = _berth._OnnxRuntimeLoad(blocks)
+    _remove_leftovers(cache)
+    scope = _berth._OnnxRuntimeLoad(os.path.join(cache, "blocks"))
     try:
         if ready is not None:
             try:
@@ -124,11 +132,29 @@ def _load(cache, model, options, providers, kwargs, load_model):
                 return weights
             except Exception as error:
                 weights.problem = f"the engine refused the model in {ready}: {error}"
-                shutil.rmtree(ready, ignore_errors=True)
+                _remove(ready)
         load_model(model, {})
     finally:
         weights.kept = scope.end()
     return weights
+
+
+def _refuse_what_others_can_write(cache):
+    """A model that another user has put into the cache would be loaded as if it were the one that was asked for."""
+    for path in (cache, *(os.path.join(cache, part) for part in _PARTS)):
+        try:
+            status = os.stat(path) if path == cache else os.lstat(path)
+        except OSError:  # it is made, or that it cannot be read is said later
+            continue
+        if path != cache and not stat.S_ISDIR(status.st_mode):
+            raise _NotCached(f"{path} is not a folder")
+        if not _is_ours(status):
+            raise _NotCached(f"others than this user can write to {path}: choose another folder, or change its owner "
+                             "and mode")
+
+
+def _is_ours(status):
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & stat.S_IWOTH
 
 
 def _ready_folder(cache, model, options, providers, kwargs):
@@ -143,7 +169,7 @@ def _ready_folder(cache, model, options, providers, kwargs):
     os.makedirs(models, exist_ok=True)
     with _locked(ready + ".lock"):
         if not _is_complete(ready, stamp):
-            shutil.rmtree(ready, ignore_errors=True)
+            _remove(ready)
             _write(ready, stamp, model, options)
     return ready
 
@@ -270,7 +296,7 @@ def _write(ready, stamp, model, options):
     """Has the engine write the optimised model; it appears complete or not at all."""
     for leftover in os.listdir(os.path.dirname(ready)):
         if leftover.startswith(os.path.basename(ready)) and leftover.endswith(".partial"):
-            shutil.rmtree(os.path.join(os.path.dirname(ready), leftover), ignore_errors=True)
+            _remove(os.path.join(os.path.dirname(ready), leftover))
     partial = f"{ready}.{os.getpid()}.partial"
     os.mkdir(partial)
     try:
@@ -296,12 +322,22 @@ def _write(ready, stamp, model, options):
         raise
 
 
-def _remove_leftovers(blocks):
+def _remove(path):
+    """Deletes what is there, if it can be; not what a link leads to."""
+    with contextlib.suppress(OSError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+
+
+def _remove_leftovers(cache):
     """Removes what processes that were killed have left half-written."""
-    with contextlib.suppress(OSError), os.scandir(blocks) as entries:
-        for entry in entries:
-            if entry.name.endswith(".partial") and time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
-                os.unlink(entry.path)
+    for part in _PARTS:
+        with contextlib.suppress(OSError), os.scandir(os.path.join(cache, part)) as entries:
+            for entry in entries:
+                if entry.name.endswith(".partial") and time.time() - entry.stat().st_mtime > _LEFTOVER_SECONDS:
+                    _remove(entry.path)
 
 
 def _note_use(path):
@@ -316,7 +352,7 @@ def _stay_within(cache, most):
     for part, last_use in (("models", _MANIFEST), ("blocks", "")):
         with contextlib.suppress(OSError), os.scandir(os.path.join(cache, part)) as found:
             for entry in found:
-                if entry.name.endswith((".partial", ".lock")):
+                if entry.name.endswith((".partial", ".lock")) or entry.is_symlink():
                     continue
                 with contextlib.suppress(OSError):
                     used = os.stat(os.path.join(entry.path, last_use) if last_use else entry.path).st_atime
@@ -325,14 +361,10 @@ def _stay_within(cache, most):
     for used, size, path in sorted(entries):
         if total <= most or time.time() - used < _RECENT_SECONDS:
             break
-        if os.path.isdir(path):
-            # Its manifest first: what has none is written anew and never loaded.
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(path, _MANIFEST))
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        # Its manifest first: what has none is written anew and never loaded.
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(path, _MANIFEST))
+        _remove(path)
         total -= size
 
 
@@ -345,6 +377,10 @@ def _bytes_of(entry):
 
 def _is_complete(ready, stamp):
     try:
+        for path in (ready, *(os.path.join(ready, name) for name in (_MANIFEST, _MODEL, _WEIGHTS))):
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode) or not _is_ours(status):
+                return False
         with open(os.path.join(ready, _MANIFEST), encoding="utf-8") as file:
             manifest = json.load(file)
         return manifest["stamp"] == stamp and all(
