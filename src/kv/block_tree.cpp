@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace berth::internal::kv_cache {
 namespace {
@@ -159,17 +160,10 @@ void BlockTree::make_idle(Node node, Node evicted) noexcept {
   set_state(node, kIdleBlock);
   ++idle_;
   // `references` is the older neighbour, `children` the newer one.
-  if (place.oldest) {
-    record.references = kNoNode;
-    record.children = list.oldest;
-    (list.oldest == kNoNode ? list.newest : records_[list.oldest].references) = node;
-    list.oldest = node;
-  } else {
-    record.children = kNoNode;
-    record.references = list.newest;
-    (list.newest == kNoNode ? list.oldest : records_[list.newest].children) = node;
-    list.newest = node;
-  }
+  record.children = place.newer;
+  Node& newer_end = place.newer == kNoNode ? list.newest : records_[place.newer].references;
+  record.references = std::exchange(newer_end, node);
+  (record.references == kNoNode ? list.oldest : records_[record.references].children) = node;
 }
 
 void BlockTree::leave_list(Node node) noexcept {

@@ -14,7 +14,8 @@ class LruEviction final : public EvictionPolicy {
   // A block whose last child was evicted was used no earlier than the child, which was the oldest. If both were used by
   // the same sequence, it is the oldest now.
   Place place(Node node, Node evicted, Blocks& blocks) noexcept override {
-    return {0, evicted != kNoNode && blocks.notes(node).last == blocks.notes(evicted).last};
+    const bool oldest = evicted != kNoNode && blocks.notes(node).last == blocks.notes(evicted).last;
+    return {0, oldest ? blocks.oldest(0) : kNoNode};
   }
 
   Node victim(Blocks& blocks) noexcept override { return blocks.oldest(0); }

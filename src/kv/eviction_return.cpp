@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "berth/kv/eviction.h"
@@ -20,6 +21,7 @@ constexpr double kHorizon = 1.5;
 constexpr std::uint32_t kRefreshEvery = 128;
 // A block can be watched twice: as the end of a sequence, and for its own history. This tells the hashes apart.
 constexpr std::uint32_t kOfHistory = 0x5bd1'e995;
+constexpr int kMostSteps = 64;        // to find the place of a block in its list
 constexpr std::size_t kMostRuns = 8;  // of one sequence that are watched
 
 // A place in the tree that was used. If another sequence passes it, it has returned.
@@ -29,9 +31,9 @@ struct Watch {
   std::uint32_t time = 0;
   std::uint32_t age = kNever;  // at which it returned
   std::uint32_t blocks = 0;    // of the sequence
-  float mean_log_gap = 0;      // of the times between its turns, as a power of two of seconds
-  std::uint16_t turns = 0;
-  std::uint8_t group = 0;  // the class
+  float mean_log_gap = 0;      // of the times between its turns or uses, as a power of two of seconds
+  std::uint16_t turns = 0;     // of the sequence; for a history, uses of the block
+  std::uint8_t group = 0;      // the class
   Features features{};
 };
 
@@ -49,9 +51,17 @@ class ReturnEviction final : public EvictionPolicy {
 
   void visited(const Visit& visit, Blocks& blocks) noexcept override;
 
+  // Lists are in the order of last use. A block that an eviction exposes was used long ago: its place is near the end.
   Place place(Node node, Node evicted, Blocks& blocks) noexcept override {
-    // As for the least recently used: what was used together with the oldest is the oldest now.
-    return {blocks.notes(node).list, evicted != kNoNode && blocks.notes(node).last == blocks.notes(evicted).last};
+    const std::uint32_t list = blocks.notes(node).list;
+    if (evicted == kNoNode) return {list};
+    const std::uint32_t age = blocks.now() - blocks.notes(node).last;
+    Node newer = blocks.oldest(list);
+    for (int step = 0; step < kMostSteps && newer != kNoNode; ++step) {
+      if (blocks.now() - blocks.notes(newer).last <= age) break;
+      newer = blocks.newer(newer);
+    }
+    return {list, newer};
   }
 
   Node victim(Blocks& blocks) noexcept override;
@@ -61,18 +71,20 @@ class ReturnEviction final : public EvictionPolicy {
   }
 
  private:
-  Watch* find(std::uint32_t hash) noexcept {
+  const Watch* find(std::uint32_t hash) const noexcept {
     const std::uint32_t number = table_[hash % table_.size()];
     if (number == kNever || next_ - number > kWatches) return nullptr;
-    Watch& watch = watches_[number % kWatches];
+    const Watch& watch = watches_[number % kWatches];
     return watch.hash == hash ? &watch : nullptr;
   }
+  Watch* find(std::uint32_t hash) noexcept { return const_cast<Watch*>(std::as_const(*this).find(hash)); }
   void add(const Watch& watch) noexcept {
     watches_[next_ % kWatches] = watch;
     table_[watch.hash % table_.size()] = next_;
     ++next_;
   }
   void count_those_at_risk(std::uint32_t now) noexcept;
+  void restore_histories(std::span<const Node> path, std::uint32_t turns, Blocks& blocks) const noexcept;
   float worth(Node node, std::uint32_t list, const Blocks& blocks) const noexcept {
     const std::size_t bucket = age_bucket(blocks.now() - blocks.notes(node).last);
     if (list >= kHistory) return model_.worth(static_cast<std::uint8_t>(list - kHistory + kVisitClasses), bucket);
@@ -126,6 +138,21 @@ void ReturnEviction::count_those_at_risk(std::uint32_t now) noexcept {
     const Watch& watch = watches_[learned_at_ % kWatches];
     if (now - watch.time < wait) break;
     if (watch.group < kVisitClasses) model_.learn(watch.features, watch.age < wait);
+  }
+}
+
+// A block that was evicted and is computed again has lost its notes. If the end of its run of blocks was watched, that
+// watch still knows how often the run was used. A block before the end was used at least as often.
+void ReturnEviction::restore_histories(std::span<const Node> path, std::uint32_t turns, Blocks& blocks) const noexcept {
+  const Watch* most = nullptr;
+  for (std::size_t i = path.size(); i-- > 0;) {
+    const Watch* const history = find(blocks.hash(path[i]) ^ kOfHistory);
+    if (history != nullptr && (most == nullptr || history->turns > most->turns)) most = history;
+    Notes& notes = blocks.notes(path[i]);
+    if (notes.visits != 0 || most == nullptr || most->turns < turns) continue;
+    notes.visits = static_cast<std::uint8_t>(most->turns);
+    notes.pace = pace_of(std::exp2(static_cast<double>(most->mean_log_gap)));
+    notes.last = most->time;
   }
 }
 
@@ -185,12 +212,11 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
   own.group = model_.classify(own.features);
   new_blocks_ += static_cast<double>(fresh);
 
-  // Each block: its own history if it has one, otherwise that of the sequence.
-  std::size_t watched = 0;
+  restore_histories(path, own.turns, blocks);
   for (std::size_t i = 0; i < path.size(); ++i) {
     Notes& notes = blocks.notes(path[i]);
     if (notes.visits == 0) {
-      // New, or evicted and computed again: then the sequence that it continues knows its history.
+      // New, or evicted and computed again: then the sequence that it continues may know its history.
       notes.visits = 1;
       if (before != nullptr && i < known) {
         notes.visits = static_cast<std::uint8_t>(std::min(own.turns + 1, 255));
@@ -207,11 +233,16 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
       notes.visits = static_cast<std::uint8_t>(std::min(notes.visits + 1, 255));
     }
     notes.last = now;
+  }
+  // Each block goes by its own history if it has one, otherwise by that of the sequence.
+  std::size_t watched = 0;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    Notes& notes = blocks.notes(path[i]);
     if (notes.visits >= 2) {
       const std::uint8_t group = ReturnModel::classify(notes.visits, pace_seconds(notes.pace));
       notes.list = static_cast<std::uint8_t>(group - kVisitClasses + kHistory);
       // One watch for a run of blocks with the same history, at its end.
-      const bool ends = i + 1 == path.size() || blocks.notes(path[i + 1]).visits + 1u != notes.visits;
+      const bool ends = i + 1 == path.size() || blocks.notes(path[i + 1]).visits != notes.visits;
       if (ends && watched++ < kMostRuns) {
         Watch watch;
         watch.hash = blocks.hash(path[i]) ^ kOfHistory;
@@ -219,6 +250,8 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
         watch.time = now;
         watch.group = group;
         watch.blocks = own.blocks;
+        watch.turns = notes.visits;
+        watch.mean_log_gap = static_cast<float>(std::log2(pace_seconds(notes.pace)));
         add(watch);
       }
     } else {

@@ -9,8 +9,8 @@ namespace {
 constexpr float kStep = 0.3f;  // of the gradient descent, before it is scaled by past gradients
 constexpr float kClassesPerLogit = 2;
 constexpr float kLowestLogit = -6;
-constexpr float kPriorVisits = 20;  // how many observations the prior of a class counts as
-constexpr float kPriorHistory = 10;
+constexpr float kPriorVisits = 20;           // how many observations the prior of a class counts as
+constexpr float kPriorHistory = 40;          // classes are many and each sees little, so the prior must hold its own
 constexpr float kMostObservations = 50'000;  // of one age; then all counts are halved
 
 double age_edge(std::size_t bucket) noexcept {

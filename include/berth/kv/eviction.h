@@ -76,7 +76,7 @@ class EvictionPolicy {
  public:
   struct Place {
     std::uint32_t list = 0;
-    bool oldest = false;  // at the end that oldest() returns; otherwise at the end that newest() returns
+    Node newer = kNoNode;  // of that list: the block goes directly before it. kNoNode: the block becomes the newest
   };
 
   EvictionPolicy() = default;
