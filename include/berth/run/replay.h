@@ -18,8 +18,8 @@
 // several deviating runs in a row, the plan is renewed from what was observed. Memory that is still live when the arena
 // is taken again (an output that the user keeps) is left out of the arena by the next plan.
 //
-// What recent runs did not need of the arenas is given back after a decay, without a new mapping where the memory can
-// do that.
+// What recent runs did not need of the arenas and of the pool is given back after a decay, without a new mapping where
+// the memory can do that.
 //
 // allocate() and release() may be called from any thread at any time. A run belongs to the thread that began it, and
 // its requests are those of that thread. A request of another thread belongs to the run in progress if there is exactly
@@ -110,8 +110,8 @@ struct ReplayOptions {
   std::size_t max_plans = 256;
   std::size_t max_plan_bytes = std::size_t{8} << 20;
 
-  // What no run needed for this long is given back: at the end of a run, and by give_back(). Between one and two times
-  // this long after its last use. Zero: never.
+  // What no run needed for this long is given back, by the arenas and by the pool (Allocator::trim): at the end of a
+  // run, and by give_back(). Between one and two times this long after its last use. Zero: never.
   std::chrono::milliseconds decay{10'000};
   ArenaPages pages = {};
   // The time, for tests. Null: the steady clock.
