@@ -27,6 +27,7 @@
 
 #include "berth/alloc/caching_pool.h"
 #include "berth/alloc/linear.h"
+#include "berth/alloc/linear_bytes.h"
 #include "berth/berth.h"
 
 namespace {
@@ -184,6 +185,25 @@ void measure_linear(Figures& figures) {
   }
 }
 
+// The same without a layer below, for innermost loops.
+void measure_linear_bytes(Figures& figures) {
+  std::vector<std::byte> memory(2 * kRequests * kRequestBytes);
+  berth::LinearBytes linear{std::span(memory)};
+  escape(&linear);
+  std::vector<void*> held(kRequests);
+  figures["linear bytes"] = 1e300;
+  for (int i = 0; i < kBatches * 20; ++i) {
+    const auto mark = linear.mark();
+    const auto start = Clock::now();
+    for (void*& block : held) {
+      block = linear.take_host(kRequestBytes);
+      escape(block);
+    }
+    figures["linear bytes"] = std::min(figures["linear bytes"], seconds_since(start) * 1e9 / kRequests);
+    if (held.back() == nullptr || !linear.reset(mark)) std::exit(1);
+  }
+}
+
 void measure_monotonic(Figures& figures) {
   std::vector<std::byte> memory(2 * kRequests * kRequestBytes);
   std::pmr::monotonic_buffer_resource monotonic(memory.data(), memory.size());
@@ -239,6 +259,7 @@ Figures measure_berth() {
   });
   pool->trim();
   measure_linear(figures);
+  measure_linear_bytes(figures);
 
   {
     const std::vector<std::byte> source = touched(kCopyBytes);
@@ -316,11 +337,13 @@ Figures measure_malloc(bool with_large) {
 
 int run_side(const std::string& side) {
   Figures figures;
-  // The last two are parts of the first two, for a quick look.
+  // The last three are parts of the first two, for a quick look.
   if (side == "berth")
     figures = measure_berth();
   else if (side == "linear")
     measure_linear(figures);
+  else if (side == "linear-bytes")
+    measure_linear_bytes(figures);
   else if (side == "monotonic")
     measure_monotonic(figures);
   else
@@ -439,6 +462,8 @@ int run_table(const std::string& self) {
        "look for misses in CachingPool::counters(): a larger max_cached_bytes turns them into hits"},
       {"the same, 2 threads", ours["mixed, 2 threads"], of_peers("mixed, 2 threads"), 1.0,
        "two threads on fewer than two free cores measure the scheduler"},
+      {"LinearBytes request, 256 B", ours["linear bytes"], monotonic("linear"), 1.0,
+       "a few instructions on each side; run it again on a quiet machine"},
       {"linear request, 256 B", ours["linear"], monotonic("linear"), 1.0,
        "a block is 32 bytes with its label, its use and its checks, a pointer is 8"},
       {"linear request and release", ours["linear with release"], monotonic("linear with release"), 0.5,

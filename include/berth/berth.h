@@ -8,6 +8,7 @@
 #include "berth/alloc/growable.h"
 #include "berth/alloc/limit.h"
 #include "berth/alloc/linear.h"
+#include "berth/alloc/linear_bytes.h"
 #include "berth/alloc/offset_allocator.h"
 #include "berth/alloc/recording.h"
 #include "berth/alloc/shareable.h"
