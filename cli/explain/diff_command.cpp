@@ -36,18 +36,21 @@ struct Figure {
   std::string name{};
   std::uint64_t bytes = 0;
   bool decides = true;  // others are shown only
+  bool is_optional = false;
 };
 
 struct Side {
   std::string kind{};
   std::vector<Figure> figures{};
   std::vector<TracePeak::Holder> holders{};
+  std::string wrong{};  // the key of a figure that is no number of bytes
 };
 
 struct Row {
   std::string name{};
   std::optional<std::uint64_t> before{}, after{};
   bool decides = false;
+  bool is_optional = false;
   bool grew = false;
 };
 
@@ -82,14 +85,14 @@ Result<Tolerance> parse_tolerance(const std::string& text) {
 
 // --- Documents in JSON ---
 
-std::optional<std::uint64_t> number_at(const nlohmann::json& object, const char* key) {
+void add(Side& side, const nlohmann::json& object, const char* key, const std::string& name, bool decides,
+         bool is_optional = false) {
   const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
-  return found->get<std::uint64_t>();
-}
-
-void add(Side& side, const nlohmann::json& object, const char* key, const std::string& name, bool decides) {
-  if (const auto bytes = number_at(object, key)) side.figures.push_back({name, *bytes, decides});
+  if (found == object.end() || found->is_null()) return;
+  if (found->is_number_unsigned())
+    side.figures.push_back({name, found->get<std::uint64_t>(), decides, is_optional});
+  else if (side.wrong.empty())
+    side.wrong = key;
 }
 
 Result<Side> side_of_json(const nlohmann::json& json, const std::string& path) {
@@ -103,7 +106,7 @@ Result<Side> side_of_json(const nlohmann::json& json, const std::string& path) {
   } else if (format == "berth-explanation") {
     side.kind = "explanation";
     add(side, json, "peak_bytes", "peak of the requests", true);
-    add(side, json, "plan_bytes", "plan", true);
+    add(side, json, "plan_bytes", "plan", true, true);
     add(side, json, "plan_bound_bytes", "lower bound", false);
     if (const auto scenarios = json.find("scenarios"); scenarios != json.end() && scenarios->is_array())
       for (const nlohmann::json& each : *scenarios)
@@ -117,13 +120,17 @@ Result<Side> side_of_json(const nlohmann::json& json, const std::string& path) {
     if (const auto models = json.find("models"); models != json.end() && models->is_array())
       for (const nlohmann::json& model : *models)
         if (model.is_object() && model.contains("name") && model["name"].is_string())
-          add(side, model, "plan_bytes", "plan of " + model["name"].get<std::string>(), true);
+          add(side, model, "plan_bytes", "plan of " + model["name"].get<std::string>(), true, true);
     if (json["berth"].is_object()) {
       add(side, json["berth"], "held_bytes", "held with Berth", false);
       add(side, json["berth"], "process_peak_bytes", "process peak with Berth", false);
     }
     if (json["stock"].is_object()) add(side, json["stock"], "held_bytes", "held without Berth", false);
   }
+  // A check that leaves out what it cannot read would pass when it should not.
+  if (!side.wrong.empty())
+    return Error::with_text(Code::kInvalidData, Layer::kProgram,
+                            fmt::format("{}: \"{}\" is not a number of bytes", path, side.wrong));
   if (std::none_of(side.figures.begin(), side.figures.end(), [](const Figure& figure) { return figure.decides; }))
     return Error::with_text(Code::kInvalidData, Layer::kProgram,
                             path + ": this JSON is not a plan, an explanation or a run report of Berth");
@@ -160,7 +167,8 @@ Result<Side> read_side(const std::string& path) {
 std::vector<Row> compare(const Side& before, const Side& after, const Tolerance& tolerance) {
   std::vector<Row> rows;
   for (const Figure& figure : before.figures)
-    rows.push_back({.name = figure.name, .before = figure.bytes, .decides = figure.decides});
+    rows.push_back(
+        {.name = figure.name, .before = figure.bytes, .decides = figure.decides, .is_optional = figure.is_optional});
   for (const Figure& figure : after.figures) {
     // Figures of one name, such as models of one name, are compared in their order.
     const auto row = std::find_if(rows.begin(), rows.end(),
@@ -168,7 +176,8 @@ std::vector<Row> compare(const Side& before, const Side& after, const Tolerance&
     if (row != rows.end())
       row->after = figure.bytes;
     else
-      rows.push_back({.name = figure.name, .after = figure.bytes, .decides = figure.decides});
+      rows.push_back(
+          {.name = figure.name, .after = figure.bytes, .decides = figure.decides, .is_optional = figure.is_optional});
   }
   for (Row& row : rows) row.grew = row.decides && row.before && row.after && !tolerance.allows(*row.before, *row.after);
   return rows;
@@ -263,6 +272,11 @@ int run(const Arguments& arguments) {
     return complain(fmt::format("{} is a {} and {} is a {}: compare two of one kind", arguments.before, before->kind,
                                 arguments.after, after->kind));
   const std::vector<Row> rows = compare(*before, *after, *tolerance);
+  // A model may come or go, and a plan may take too long; the other figures must be there on both sides.
+  for (const Row& row : rows)
+    if (row.decides && !row.is_optional && (!row.before || !row.after))
+      return complain(fmt::format("only {} has the figure \"{}\": the files cannot be compared",
+                                  row.before ? arguments.before : arguments.after, row.name));
   const std::vector<Change> places = changes(*before, *after);
   const bool grew = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.grew; });
   if (!arguments.json.empty()) {

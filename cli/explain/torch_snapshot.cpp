@@ -106,8 +106,10 @@ constexpr std::uint64_t record(RecordType type, std::uint64_t index) {
   return std::uint64_t{type} << kTypeShift | index;
 }
 constexpr std::uint64_t kIndexBits = (std::uint64_t{1} << kTypeShift) - 1;
-// A size beyond all devices. It keeps sums of sizes from a broken file within 64 bits.
+// A size beyond all devices, which a file is refused for. It keeps sums of sizes within 64 bits.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 44;
+// A time beyond all clocks. It keeps differences of times from a broken file within 64 bits.
+constexpr std::uint64_t kMostTime = std::uint64_t{1} << 60;
 
 // How well a frame names the place of an allocation. Frames come innermost first; the first of the best rank is taken.
 enum Rank : std::uint8_t { kNoFrame, kNative, kFramework, kProgram };
@@ -183,6 +185,7 @@ class Records final : public PickleRecords {
   std::vector<std::string> places{};
   std::vector<std::uint64_t> streams{};
   std::uint64_t traces = 0;
+  bool has_wrong_size = false;  // some size is no number of bytes
 
  private:
   static constexpr unsigned kCountShift = 28;
@@ -191,6 +194,11 @@ class Records final : public PickleRecords {
 
   static std::uint64_t number(const PickleValue* value) {
     return value != nullptr && (value->is(Kind::kInteger) || value->is(Kind::kBool)) ? value->bits : 0;
+  }
+  std::uint64_t size(const PickleValue* value) {
+    const bool is_size = value->is(Kind::kInteger) && value->bits <= kMostBytes;  // a negative one has high bits
+    has_wrong_size = has_wrong_size || !is_size;
+    return is_size ? value->bits : 0;
   }
   static bool is_word(const PickleValue* value, Word word) {
     return value != nullptr && value->is(Kind::kText) && value->bits == word;
@@ -211,8 +219,8 @@ class Records final : public PickleRecords {
 
   std::uint64_t take_event(const Found& found) {
     Event event{.address = number(found[kAddr]),
-                .bytes = std::min(number(found[kSize]), kMostBytes),
-                .time_us = static_cast<std::int64_t>(number(found[kTime])),
+                .bytes = size(found[kSize]),
+                .time_us = static_cast<std::int64_t>(std::min(number(found[kTime]), kMostTime)),
                 .place = place_of(found[kFrames]),
                 .stream = stream_number(found[kStream])};
     if (found[kAction]->is(Kind::kText) && found[kAction]->bits < kWords)
@@ -236,7 +244,7 @@ class Records final : public PickleRecords {
   std::uint64_t take_block(const Found& found) {
     const PickleValue* state = found[kState];
     Block block{.address = number(found[kAddress]),
-                .bytes = std::min(number(found[found[kRequestedSize] != nullptr ? kRequestedSize : kSize]), kMostBytes),
+                .bytes = size(found[found[kRequestedSize] != nullptr ? kRequestedSize : kSize]),
                 .place = place_of(found[kFrames]),
                 .is_live = is_word(state, kActiveAllocated) || is_word(state, kActivePendingFree) ||
                            is_word(state, kActiveAwaitingFree),
@@ -247,7 +255,7 @@ class Records final : public PickleRecords {
 
   std::uint64_t take_segment(const Found& found) {
     Segment segment{.segment = {.address = number(found[kAddress]),
-                                .bytes = std::min(number(found[kTotalSize]), kMostBytes),
+                                .bytes = size(found[kTotalSize]),
                                 .small = is_word(found[kSegmentType], kSmall),
                                 .expandable = number(found[kIsExpandable]) != 0},
                     .device = static_cast<std::uint32_t>(number(found[kDevice])),
@@ -404,6 +412,7 @@ class TraceMaker {
 
 Result<RequestTrace> make_trace(Records& records, RecordedAllocator recorded, const std::vector<std::uint64_t>& traces,
                                 std::optional<std::uint32_t> wanted) {
+  if (records.has_wrong_size) return not_a_snapshot("a size in it is not a number of bytes, or larger than any memory");
   std::vector<std::uint64_t> held(traces.size());
   for (const Segment& segment : records.segments) {
     if (segment.device > 254) return not_a_snapshot("a segment names a device beyond 254");

@@ -67,7 +67,7 @@ class DiffCommand(CommandCase):
 
     def report(self, name, plan, peak, process):
         return self.write(name, {"title": "x", "plan_bytes": plan, "live_peak_bytes": peak, "lower_bound_bytes": peak,
-                                 "stock": {"held_bytes": 10 * plan},
+                                 "stock": {"held_bytes": 10 * process},
                                  "berth": {"held_bytes": plan, "process_peak_bytes": process},
                                  "models": [{"name": "encoder", "plan_bytes": plan}]})
 
@@ -96,6 +96,11 @@ class DiffCommand(CommandCase):
         self.refuses("cannot be read", plan, self.path("absent"))
         self.refuses("not a plan", plan, self.write("other.json", {"a": 1}))
         self.refuses("begins like JSON", plan, self.write("broken.json", "{"))
+        good = self.report("good.json", 1000, 900, 5000)
+        for wrong in (-1, 1.5, 1e300, 2**64, "1000", [], {}):
+            self.refuses("not a number of bytes", good, self.report("wrong.json", wrong, 900, 5000))
+            self.refuses("not a number of bytes", self.report("wrong.json", 1000, wrong, 5000), good)
+        self.refuses("only " + good + " has the figure \"plan\"", good, self.report("null.json", None, 900, 5000))
         for tolerance in ("2 %", "-1%", "%", "many", "nan%", ""):
             self.refuses("--tolerance", plan, plan, "--tolerance", tolerance)
 

@@ -195,6 +195,20 @@ class ExplainCommand(CommandCase):
         self.refuses(b"", "")
         self.refuses(b"no such,format\n", "snapshot of PyTorch")
 
+    def test_refuses_sizes_that_no_memory_has(self):
+        allocator = Allocator()
+        allocator.malloc(1000)
+        for wrong in (-5, 2**62, float("nan"), "many", None):
+            snapshot = allocator.snapshot()
+            snapshot["segments"][0]["total_size"] = wrong
+            self.refuses(pickle.dumps(snapshot), "not a number of bytes")
+            snapshot = allocator.snapshot()
+            snapshot["device_traces"][0][0]["size"] = wrong
+            self.refuses(pickle.dumps(snapshot), "not a number of bytes")
+            snapshot = allocator.snapshot()
+            snapshot["segments"][0]["blocks"][0]["requested_size"] = wrong
+            self.refuses(pickle.dumps(snapshot), "not a number of bytes")
+
     def test_refuses_a_file_that_is_not_there(self):
         ran = self.run_explain(self.path("absent"))
         self.assertEqual(ran.returncode, 2)
