@@ -1,14 +1,17 @@
 // Live defragmentation: a memory that is 95 % full and in pieces refuses a request that its free bytes would hold;
 // after a defragmentation it is served. For each family of traces: what the pools say, what was moved, and how long.
 //   pause   the longest time that one buffer was out of reach, and the time of the whole pass for each MiB moved
-// The memory of the host is real. Where a GPU is, CUDA is measured too (BERTH_BENCH_CUDA=1).
-// Usage: defrag_bench [MIB]     the memory, 256 by default
+// The memory of the host is real. Where a WebGPU driver is, WEBGPU is measured too, with a quarter of the memory and at
+// least 64 MiB, and where a GPU is, CUDA (BERTH_BENCH_CUDA=1). On WEBGPU a step is a slab, and buffers above 1/8 of it
+// have objects of their own, so the blocks of the regular trace are smaller there. Usage: defrag_bench [MIB]     the
+// memory, 256 by default
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -67,7 +70,7 @@ struct Trace {
 
 // A hole of one unit after each block of 19.
 Trace regular(std::size_t memory, std::size_t unit) {
-  Trace trace{.name = fmt::format("19 : 1 holes of {} KiB", unit >> 10), .sizes = {}, .goes = {}};
+  Trace trace{.name = fmt::format("19 : 1 holes of {} bytes", unit), .sizes = {}, .goes = {}};
   for (std::size_t used = 0; used + 20 * unit <= memory; used += 20 * unit)
     for (const bool hole : {true, false}) {
       trace.sizes.push_back(hole ? unit : 19 * unit);
@@ -90,9 +93,13 @@ Trace drawn(std::size_t memory, std::uint64_t seed) {
     trace.sizes.push_back(rounded);
     trace.goes.push_back(false);
   }
-  for (std::size_t gone = memory - used; gone < memory / 20;) {
-    const std::size_t chosen = random() % trace.sizes.size();
-    if (trace.goes[chosen] || trace.sizes[chosen] > memory / 400) continue;
+  std::vector<std::size_t> order(trace.sizes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::shuffle(order.begin(), order.end(), random);
+  std::size_t gone = memory - used;
+  for (const std::size_t chosen : order) {
+    if (gone >= memory / 20) break;
+    if (trace.sizes[chosen] > memory / 100) continue;  // its hole alone must not serve the request
     trace.goes[chosen] = true;
     gone += trace.sizes[chosen];
   }
@@ -160,14 +167,15 @@ struct Tlsf {
   void release(std::size_t offset) { static_cast<void>(heap.release(offset)); }
 };
 
-int bench(const DevicePtr& device, std::size_t memory, std::size_t step) {
+// `units`: the holes of the regular traces, as parts of a step.
+int bench(const DevicePtr& device, std::size_t memory, std::size_t step, const std::vector<std::size_t>& units) {
   const auto word = [](bool is_served) { return is_served ? "served" : "refused"; };
   fmt::print("{}: {} MiB, steps of {} KiB, 95 % in use\n", device->name(), memory >> 20, step >> 10);
   fmt::print("{:<26}{:>9}{:>10}{:>10}{:>10}{:>12}{:>12}{:>11}{:>11}{:>13}{:>13}\n", "", "request", "best fit", "TLSF",
              "pool", "growable", "then", "moved", "returned", "ms a MiB", "pause, ms");
   std::vector<Trace> traces;
-  for (const std::size_t unit : {step / 40, step / 10, step / 3})
-    traces.push_back(regular(memory, std::max<std::size_t>(256, unit / 256 * 256)));
+  for (const std::size_t unit : units)
+    traces.push_back(regular(memory, std::max<std::size_t>(256, step / unit / 256 * 256)));
   for (std::uint64_t seed = 1; seed <= 3; ++seed) traces.push_back(drawn(memory, seed));
   int wrong = 0;
   for (const Trace& trace : traces) {
@@ -199,10 +207,14 @@ int main(int count, char** arguments) {
     fmt::print(stderr, "usage: defrag_bench [MIB], at least 32\n");
     return 2;
   }
-  int wrong = berth::bench(berth::device("CPU").value(), mib << 20, std::size_t{256} << 10);
+  int wrong = berth::bench(berth::device("CPU").value(), mib << 20, std::size_t{256} << 10, {40, 10, 3});
+  if (auto webgpu = berth::device("WEBGPU"))
+    wrong += berth::bench(*webgpu, std::max<std::size_t>(mib << 18, 64 << 20), std::size_t{512} << 10, {2048});
+  else
+    fmt::print("WEBGPU: {}\n", webgpu.error().message());
   if (const char* cuda = std::getenv("BERTH_BENCH_CUDA"); cuda != nullptr && cuda[0] == '1') {
     if (auto gpu = berth::device("CUDA"))
-      wrong += berth::bench(*gpu, mib << 20, std::size_t{2} << 20);
+      wrong += berth::bench(*gpu, mib << 20, std::size_t{2} << 20, {40, 10, 3});
     else
       fmt::print("CUDA: {}\n", gpu.error().message());
   }

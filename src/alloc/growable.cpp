@@ -5,6 +5,7 @@
 #include <string>
 
 #include "alloc/growable_memory.h"
+#include "alloc/slab_memory.h"
 #include "base/round_up.h"
 #include "base/try.h"
 #include "berth/memory/out_of_memory.h"
@@ -250,19 +251,27 @@ Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const Gr
     return Error(Code::kInvalidArgument, Layer::kAllocator,
                  "growable memory of {} bytes in steps of {}: neither may be zero", options.reserve_bytes,
                  options.step_bytes);
-  BERTH_TRY_ASSIGN(std::unique_ptr<AddressSpace> space, device->make_address_space());
+  auto made = device->make_address_space();
+  const bool takes_objects = !made && made.error().code() == Code::kUnsupported && device->dlpack_place({}).is_object;
+  if (!made && !takes_objects) return made.error();
   // No address space has half of these addresses, and below that no sum here can overflow.
   constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 4;
   if (options.reserve_bytes > kMost || options.step_bytes > kMost)
     return Error(Code::kOutOfMemory, Layer::kAllocator,
                  "growable memory of {b} in steps of {b}, and there are no more than {b} of addresses",
                  options.reserve_bytes, options.step_bytes, kMost);
+  if (takes_objects) {
+    // Memory comes in objects of the driver instead of addresses.
+    return std::shared_ptr<GrowableMemory>(
+        std::make_shared<SlabMemory>(std::move(device), options.reserve_bytes, options.step_bytes));
+  }
+  const std::unique_ptr<AddressSpace>& space = *made;
   const std::size_t step = round_up(options.step_bytes, space->granularity());
   const std::size_t bytes = round_up(options.reserve_bytes, step);
   BERTH_TRY_ASSIGN(OffsetAllocator offsets, OffsetAllocator::make(bytes, 256));
   BERTH_TRY_ASSIGN(const std::uint64_t base, space->reserve(bytes));
   return std::shared_ptr<GrowableMemory>(
-      std::make_shared<MappedGrowable>(std::move(device), std::move(space), base, bytes, step, std::move(offsets)));
+      std::make_shared<MappedGrowable>(std::move(device), *std::move(made), base, bytes, step, std::move(offsets)));
 }
 
 }  // namespace berth

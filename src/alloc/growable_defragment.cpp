@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "alloc/defragment_pass.h"
 #include "alloc/growable_memory.h"
 #include "base/round_up.h"
 #include "base/try.h"
@@ -12,7 +13,7 @@
 namespace berth::internal {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = DefragmentPass::Clock;
 
 // A block moves if it gains at least this fraction of its size. Bounds the bytes moved for each byte gained, and the
 // number of pieces in which a block is copied that overlaps its new place.
@@ -23,24 +24,6 @@ constexpr std::size_t kMostCostToCross = 8;
 constexpr int kExaminedAtOnce = 64;
 
 }  // namespace
-
-struct MappedGrowable::Pass {
-  const DefragmentOptions& options;
-  Clock::time_point began;
-  DefragmentResult result{};
-
-  bool is_late() const {
-    return options.max_time != std::chrono::nanoseconds::max() && Clock::now() - began >= options.max_time;
-  }
-  static void count(DefragmentResult::Stayed& stayed, std::size_t bytes) {
-    ++stayed.count;
-    stayed.bytes += bytes;
-  }
-  void fail(Error error, std::size_t bytes) {
-    count(result.failed, bytes);
-    if (!result.error) result.error = std::move(error);
-  }
-};
 
 bool MappedGrowable::enlist(const Block& block, std::size_t alignment, MovableOwner& owner) noexcept {
   try {
@@ -167,7 +150,7 @@ Result<void> MappedGrowable::transfer(Move& move) {
 }
 
 Result<void> MappedGrowable::complete(MovableOwner& owner) {
-  const std::uint64_t offset = owner.address() - base_;
+  const std::uint64_t offset = owner.block().handle - base_;
   Move move;
   {
     const MutexLock lock(mutex_);
@@ -197,7 +180,7 @@ Timepoint MappedGrowable::after_unfinished_move(std::uint64_t offset, Timepoint 
   return finish_only(*queue_) ? Timepoint() : queue_->next();
 }
 
-std::optional<MappedGrowable::Candidate> MappedGrowable::next_candidate(Pass& pass) {
+std::optional<MappedGrowable::Candidate> MappedGrowable::next_candidate(DefragmentPass& pass) {
   const DefragmentOptions& options = pass.options;
   while (!pass.is_late()) {
     const MutexLock lock(mutex_);
@@ -219,7 +202,7 @@ std::optional<MappedGrowable::Candidate> MappedGrowable::next_candidate(Pass& pa
       cursor_ = offset + 1;
       if (!moves) continue;
       if (!fits) {
-        Pass::count(pass.result.too_large, candidate.bytes);
+        DefragmentPass::count(pass.result.too_large, candidate.bytes);
         continue;
       }
       if (owned.owner->try_retain()) return candidate;
@@ -228,26 +211,10 @@ std::optional<MappedGrowable::Candidate> MappedGrowable::next_candidate(Pass& pa
   return std::nullopt;
 }
 
-void MappedGrowable::finish_earlier_move(Pass& pass, const Candidate& candidate) {
-  if (auto held = candidate.owner->hold(); held)
-    candidate.owner->let_go();
-  else
-    pass.fail(held.error(), candidate.bytes);
-}
-
-void MappedGrowable::try_move(Pass& pass, const Candidate& candidate) {
+void MappedGrowable::try_move(DefragmentPass& pass, const Candidate& candidate) {
   MovableOwner& owner = *candidate.owner;
-  // Asked before the owner is closed, because the answer may need the lock of a queue, and a thread that has it may be
-  // waiting for the owner to open.
-  if (is_used(owner)) return Pass::count(pass.result.in_use, candidate.bytes);
   const Clock::time_point began = Clock::now();
-  if (!owner.begin_move()) return Pass::count(pass.result.held, candidate.bytes);
-  // Whoever recorded work in between has left a trace that can be read without a lock.
-  if (!is_reached(Timepoint{owner.last_use.load(std::memory_order_acquire)}) ||
-      owner.is_kept.load(std::memory_order_acquire)) {
-    owner.end_move();
-    return Pass::count(pass.result.in_use, candidate.bytes);
-  }
+  if (!pass.take(owner, candidate.bytes)) return;
   Move move{.from = candidate.offset, .to = candidate.offset, .bytes = candidate.bytes, .recorded = 0};
   bool started = false;
   Result<void> outcome;
@@ -274,12 +241,12 @@ void MappedGrowable::try_move(Pass& pass, const Candidate& candidate) {
     if (outcome) {
       settle(move, true);
       rename(move.from, move.to);
-      owner.set_address(base_ + move.to, host_at(move.to));
+      owner.set_place({.handle = base_ + move.to, .host = host_at(move.to)});
     } else if (move.recorded == 0) {
       settle(move, false);
     } else {
       // Part of the block is on its way. It keeps both places, and whoever wants it next completes the move.
-      owner.set_address(base_ + move.to, host_at(move.to));
+      owner.set_place({.handle = base_ + move.to, .host = host_at(move.to)});
       rename(move.from, move.to);
       owned_.find(move.to)->second.unfinished = move;
       unfinished_.fetch_add(1, std::memory_order_acq_rel);
@@ -296,7 +263,7 @@ void MappedGrowable::try_move(Pass& pass, const Candidate& candidate) {
 
 DefragmentResult MappedGrowable::defragment(const DefragmentOptions& options) {
   const MutexLock turn(pass_mutex_);
-  Pass pass{.options = options, .began = Clock::now()};
+  DefragmentPass pass{.options = options};
   {
     const MutexLock lock(mutex_);
     free_reached(true);
@@ -306,7 +273,7 @@ DefragmentResult MappedGrowable::defragment(const DefragmentOptions& options) {
   }
   while (const auto candidate = next_candidate(pass)) {
     if (candidate->unfinished)
-      finish_earlier_move(pass, *candidate);
+      pass.finish_earlier_move(*candidate->owner, candidate->bytes);
     else
       try_move(pass, *candidate);
     candidate->owner->drop();

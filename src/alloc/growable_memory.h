@@ -18,6 +18,8 @@
 
 namespace berth::internal {
 
+struct DefragmentPass;
+
 class MappedGrowable final : public GrowableMemory, private Mover {
  public:
   MappedGrowable(DevicePtr device, std::unique_ptr<AddressSpace> space, std::uint64_t base, std::size_t bytes,
@@ -65,8 +67,11 @@ class MappedGrowable final : public GrowableMemory, private Mover {
     std::size_t bytes;
     bool unfinished;
   };
-  struct Pass;  // one call of defragment()
 
+  Result<Block> allocate_movable(const BlockSpec& spec, std::uint64_t& start) override {
+    start = 0;
+    return allocate(spec);
+  }
   bool enlist(const Block& block, std::size_t alignment, MovableOwner& owner) noexcept override;
   Result<void> complete(MovableOwner& owner) override;
 
@@ -113,9 +118,8 @@ class MappedGrowable final : public GrowableMemory, private Mover {
   Result<void> transfer(Move& move);
   Result<Queue*> moving_queue();
   // The next block that could move, with a reference to its owner; none at the end of the memory or of the budget.
-  std::optional<Candidate> next_candidate(Pass& pass) BERTH_REQUIRES(pass_mutex_);
-  void try_move(Pass& pass, const Candidate& candidate);
-  void finish_earlier_move(Pass& pass, const Candidate& candidate);
+  std::optional<Candidate> next_candidate(DefragmentPass& pass) BERTH_REQUIRES(pass_mutex_);
+  void try_move(DefragmentPass& pass, const Candidate& candidate);
   std::byte* host_at(std::uint64_t offset) const noexcept {
     return space_->is_host() ? reinterpret_cast<std::byte*>(base_ + offset) : nullptr;
   }

@@ -128,6 +128,10 @@ class GraphPool final : public CudaGraphPool, public Mover {
 
   // Mover: blocks of this pool never move, but the pool must know their owners, which a launch uses.
   Mover* mover() noexcept override { return this; }
+  Result<Block> allocate_movable(const BlockSpec& spec, std::uint64_t& start) override {
+    start = 0;
+    return allocate(spec);
+  }
   bool enlist(const Block& block, std::size_t, MovableOwner& owner) noexcept override {
     const MutexLock lock(mutex_);
     const auto found = live_.find(block.handle);

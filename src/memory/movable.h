@@ -15,12 +15,19 @@
 
 namespace berth::internal {
 
+// A block flag: one of several blocks in one object of the driver. Where it begins is in Window::offset alone.
+inline constexpr BlockFlags kPart = static_cast<BlockFlags>(32);
+
 class MovableOwner;
 
 class Mover {
  public:
-  // Tells the allocator who owns a block that it returned, until the block is released. False if there is no memory to
-  // remember it; the block does not move then. Wherever it goes, it starts at a multiple of `alignment` and of 64.
+  // Allocates a block that can move. Its bytes begin `start` bytes behind the handle and the host pointer: where the
+  // handle is an object of the driver, several blocks are parts of one object. As Allocator::allocate otherwise.
+  virtual Result<Block> allocate_movable(const BlockSpec& spec, std::uint64_t& start) = 0;
+  // Tells the allocator who owns a block that allocate_movable() returned, until the block is released. False if the
+  // block never moves; it then starts at its handle. Wherever it goes, it starts at a multiple of `alignment` and of
+  // 64.
   virtual bool enlist(const Block& block, std::size_t alignment, MovableOwner& owner) noexcept = 0;
   // Completes a move that a failed transfer has left unfinished. The error of the transfer if it fails again.
   // Requires: called by the owner, which keeps everybody else out.
@@ -62,9 +69,14 @@ class MovableOwner : public BlockOwner {
   enum class Moved : std::uint8_t { kDone, kUnfinished };
   void end_move(Moved moved = Moved::kDone) noexcept;
   bool is_unfinished() const noexcept { return (gate_.load(std::memory_order_acquire) & kUnfinished) != 0; }
-  virtual std::uint64_t address() const noexcept = 0;
-  // Sets the address of the block. Requires: between begin_move() and end_move(), or inside complete().
-  virtual void set_address(std::uint64_t handle, std::byte* host) noexcept = 0;
+  virtual const Block& block() const noexcept = 0;
+  struct Place {
+    std::uint64_t handle = 0;
+    std::byte* host = nullptr;
+    std::uint64_t start = 0;  // of the bytes, behind both
+  };
+  // Requires: between begin_move() and end_move(), or inside complete().
+  virtual void set_place(const Place& place) noexcept = 0;
 
  protected:
   ~MovableOwner() = default;

@@ -307,7 +307,7 @@ Result<void> Buffer::check_host(bool writes) const {
   if (bytes_ == 0) return {};
   if (!storage_->may_move()) return device().check_host_access(storage_->block(), offset_, bytes_);
   BERTH_TRY_ASSIGN(const Window held, window());
-  return device().check_host_access(held.block, offset_, bytes_);
+  return device().check_host_access(held.block, held.offset, bytes_);
 }
 
 Result<void> Buffer::check_type(DType wanted, std::size_t alignment) const {
@@ -350,7 +350,7 @@ Result<std::byte*> Buffer::give_address() const {
     BERTH_TRY(storage_->give_address());
   }
   std::byte* const host = storage_->block().host;
-  return host == nullptr ? nullptr : host + offset_;
+  return host == nullptr ? nullptr : host + storage_->start() + offset_;
 }
 
 Result<void> Buffer::read_item(DType wanted, std::size_t alignment, std::span<std::byte> target) const {
@@ -370,12 +370,14 @@ Result<Window> Buffer::window() const {
     return Window{
         .block = storage_->block(), .offset = offset_, .bytes = bytes_, .owner = storage_, .device = &device()};
   BERTH_TRY(storage_->hold());
-  return Window{.block = storage_->block(),
-                .offset = offset_,
-                .bytes = bytes_,
-                .owner = storage_,
-                .device = &device(),
-                .hold = AddressHold(*storage_)};
+  Window held{.block = storage_->block(),
+              .offset = storage_->start() + offset_,
+              .bytes = bytes_,
+              .owner = storage_,
+              .device = &device(),
+              .hold = AddressHold(*storage_)};
+  held.block.bytes += storage_->start();  // other buffers may follow in the same object
+  return held;
 }
 
 // The checks of a copy that can be made before a lazy target is allocated. The queue makes them again.
@@ -402,7 +404,7 @@ Result<void> Buffer::check_source() const {
                  "{} bytes without Usage::kCopySource cannot be the source of a copy: ask for it in "
                  "BufferOptions::usage",
                  bytes_);
-  return block.has(BlockFlags::kHostPointer) ? device().check_host_access(block, offset_, bytes_) : Result<void>();
+  return block.has(BlockFlags::kHostPointer) ? device().check_host_access(block, held.offset, bytes_) : Result<void>();
 }
 
 Result<void> Buffer::copyin(std::span<const std::byte> source) const {
@@ -412,7 +414,7 @@ Result<void> Buffer::copyin(std::span<const std::byte> source) const {
   BERTH_TRY_ASSIGN(const Window target, window());
   if (target.block.has(BlockFlags::kHostTransfer) && !target.block.has(BlockFlags::kReadOnly)) {
     BERTH_TRY(internal::wait_for_uses(*storage_));
-    copy_host(target.block.host + offset_, source.data(), source.size());
+    copy_host(target.host_bytes().data(), source.data(), source.size());
     return {};
   }
   BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
@@ -430,7 +432,7 @@ Result<void> Buffer::copyout(std::span<std::byte> target) const {
   BERTH_TRY_ASSIGN(const Window source, window());
   if (source.block.has(BlockFlags::kHostTransfer)) {
     BERTH_TRY(internal::wait_for_uses(*storage_));
-    copy_host(target.data(), source.block.host + offset_, target.size());
+    copy_host(target.data(), source.host_bytes().data(), target.size());
     return {};
   }
   BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
@@ -458,12 +460,12 @@ Result<void> Buffer::copy_from(const Buffer& source) const {
   // If the host can memcpy one side, one transfer of the other side suffices, without staging.
   if (to.block.has(BlockFlags::kHostTransfer)) {
     BERTH_TRY(internal::wait_for_uses(*storage_));
-    return source.copyout({to.block.host + offset_, bytes_});
+    return source.copyout(to.host_bytes());
   }
   BERTH_TRY_ASSIGN(const Window from, source.window());
   if (from.block.has(BlockFlags::kHostTransfer)) {
     BERTH_TRY(internal::wait_for_uses(*source.storage_));
-    return copyin({from.block.host + source.offset_, bytes_});
+    return copyin(from.host_bytes());
   }
   BERTH_TRY_ASSIGN(Queue* const queue, device().default_queue());
   if (device().reaches(source.device())) {
@@ -503,7 +505,7 @@ void* Buffer::as_raw_ptr() const noexcept {
 
 std::uint64_t Buffer::native_handle() const noexcept {
   if (!is_allocated() || (storage_->may_move() && !storage_->give_address())) return 0;
-  return storage_->block().handle;
+  return storage_->block().has(kPart) ? 0 : storage_->block().handle;
 }
 
 Result<Buffer> map_file(std::string_view path, std::size_t offset, std::size_t bytes) {

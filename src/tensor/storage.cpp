@@ -97,12 +97,13 @@ Result<void> Storage::ensure_allocated() {
         state.notify_all();
       }
     } settled{state_};
-    auto block = allocator_->allocate(spec_);
+    Mover* const mover = spec_.bytes == 0 ? nullptr : allocator_->mover();
+    auto block = mover == nullptr ? allocator_->allocate(spec_) : mover->allocate_movable(spec_, start_);
     if (!block) return block.error();
     block_ = *block;
     // Set before the allocator knows the owner: it may move the block at once.
-    mover_ = block_.bytes == 0 ? nullptr : allocator_->mover();
-    if (mover_ != nullptr && !mover_->enlist(*block, spec_.alignment, *this)) mover_ = nullptr;
+    mover_ = mover;
+    if (mover != nullptr && !mover->enlist(*block, spec_.alignment, *this)) mover_ = nullptr;
     settled.to = State::kReady;
     return {};
   }

@@ -28,13 +28,15 @@ class Storage final : public MovableOwner {
   bool is_ready() const noexcept { return state_.load(std::memory_order_acquire) == State::kReady; }
 
   // Requires: is_ready(), and if the block may move, a hold (movable.h) for its handle and its host pointer.
-  const Block& block() const noexcept { return block_; }
+  const Block& block() const noexcept override { return block_; }
+  // Where the bytes begin behind the handle and the host pointer. Not 0 only if the block may move.
+  std::uint64_t start() const noexcept { return start_; }
   // True if the block may move while nobody holds its address. Requires: is_ready().
   bool may_move() const noexcept { return mover_ != nullptr; }
-  std::uint64_t address() const noexcept override { return block_.handle; }
-  void set_address(std::uint64_t handle, std::byte* host) noexcept override {
-    block_.handle = handle;
-    block_.host = host;
+  void set_place(const Place& place) noexcept override {
+    block_.handle = place.handle;
+    block_.host = place.host;
+    start_ = place.start;
   }
   // The flags of the block, or those that it will have.
   BlockFlags flags() const noexcept { return is_ready() ? block_.flags : allocator_->expected_flags(spec_); }
@@ -60,6 +62,7 @@ class Storage final : public MovableOwner {
   std::atomic<std::uint32_t> references_{1};
   std::atomic<State> state_{State::kLazy};
   Block block_;
+  std::uint64_t start_ = 0;
   BlockSpec spec_;
   AllocatorPtr allocator_;
   std::uint64_t id_;

@@ -54,6 +54,10 @@ Buffer filled(const AllocatorPtr& memory, std::size_t bytes, std::uint8_t id) {
 
 class DefragmentTest : public ::testing::TestWithParam<const char*> {
  protected:
+  void SetUp() override {
+    if (!is("WEBGPU")) return;
+    if (auto opened = device("WEBGPU"); !opened) GTEST_SKIP() << "skipped: no WEBGPU: " << opened.error().message();
+  }
   bool is(std::string_view name) const { return GetParam() == name; }
   DevicePtr open() {
     if (is("LAGGING")) {
@@ -85,6 +89,8 @@ class DefragmentTest : public ::testing::TestWithParam<const char*> {
 
 // On devices where recorded work is not over at once.
 class DefragmentInFlight : public DefragmentTest {};
+// On devices whose memory is addresses.
+class DefragmentAddresses : public DefragmentTest {};
 
 TEST_P(DefragmentTest, MovesBuffersTogetherAndGivesStepsBack) {
   const auto memory = make(16);
@@ -111,7 +117,7 @@ TEST_P(DefragmentTest, MovesBuffersTogetherAndGivesStepsBack) {
   EXPECT_EQ(memory->defragment().moved_count, 0u) << "there is nothing left to gain";
 }
 
-TEST_P(DefragmentTest, MovesABufferThatOverlapsItsNewPlace) {
+TEST_P(DefragmentAddresses, MovesABufferThatOverlapsItsNewPlace) {
   const auto memory = make(16);
   std::vector<Buffer> large, holes;
   for (std::uint8_t i = 0; i < 4; ++i) {
@@ -181,7 +187,10 @@ TEST_P(DefragmentInFlight, LeavesABufferThatWorkUses) {
   ASSERT_TRUE(queue->fill(kept[1].window().value(), 7));
   EXPECT_EQ(memory->defragment().in_use.count, 1u) << "recorded";
   const Timepoint submitted = queue->submit().value();
-  EXPECT_EQ(memory->defragment().in_use.count, 1u) << "submitted";
+  // A real driver may be done already.
+  if (!is("WEBGPU")) {
+    EXPECT_EQ(memory->defragment().in_use.count, 1u) << "submitted";
+  }
   ASSERT_TRUE(wait(submitted));
   EXPECT_EQ(memory->defragment().moved_count, 1u);
   Bytes seen(kPart);
@@ -268,7 +277,7 @@ TEST_P(DefragmentTest, LeavesBlocksThatNoBufferOwns) {
   memory->release(raw);
 }
 
-TEST_P(DefragmentTest, MakesFreeAddressesContiguous) {
+TEST_P(DefragmentAddresses, MakesFreeAddressesContiguous) {
   const auto memory = make(6);  // of addresses: as many as the memory needs
   std::vector<Buffer> all;
   for (std::uint8_t i = 0; i < 6; ++i) all.push_back(filled(memory, kStep, i));
@@ -284,7 +293,7 @@ TEST_P(DefragmentTest, MakesFreeAddressesContiguous) {
 
 // 95 % of the memory is in use, and what is free lies between the buffers in pieces smaller than a step and smaller
 // than any buffer.
-TEST_P(DefragmentTest, ServesARequestThatEveryPoolRefuses) {
+TEST_P(DefragmentAddresses, ServesARequestThatEveryPoolRefuses) {
   constexpr std::size_t kMemory = 32 * kStep, kBlock = 19 * (kStep / 20) / 256 * 256, kHole = kStep - kBlock,
                         kWanted = kStep;
   const DevicePtr device = open();
@@ -363,9 +372,11 @@ TEST_P(DefragmentTest, RunsBesideThreadsThatAllocateAndUse) {
   EXPECT_EQ(memory->counters().mapped_bytes, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DefragmentTest, ::testing::Values("CPU", "CUDA", "LAGGING"),
+INSTANTIATE_TEST_SUITE_P(Devices, DefragmentTest, ::testing::Values("CPU", "CUDA", "LAGGING", "WEBGPU"),
                          [](const auto& each) { return std::string(each.param); });
-INSTANTIATE_TEST_SUITE_P(Devices, DefragmentInFlight, ::testing::Values("CUDA", "LAGGING"),
+INSTANTIATE_TEST_SUITE_P(Devices, DefragmentAddresses, ::testing::Values("CPU", "CUDA", "LAGGING"),
+                         [](const auto& each) { return std::string(each.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, DefragmentInFlight, ::testing::Values("CUDA", "LAGGING", "WEBGPU"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST(Defragment, LeavesABufferWhoseHostPointerWasGivenOut) {

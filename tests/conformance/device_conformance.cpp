@@ -15,7 +15,7 @@ void Bed::refuse(const Error& error, const char* file, int line) {
 std::vector<Check> all_checks() {
   std::vector<Check> checks;
   for (const std::span<const Check> part :
-       {memory_checks(), queue_checks(), sharing_checks(), pool_checks(), kv_checks()})
+       {memory_checks(), queue_checks(), sharing_checks(), pool_checks(), growable_checks(), kv_checks()})
     checks.insert(checks.end(), part.begin(), part.end());
   return checks;
 }

@@ -88,6 +88,7 @@ std::span<const Check> memory_checks();
 std::span<const Check> queue_checks();
 std::span<const Check> sharing_checks();
 std::span<const Check> pool_checks();
+std::span<const Check> growable_checks();
 std::span<const Check> kv_checks();
 
 struct Param {

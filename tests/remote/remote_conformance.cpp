@@ -67,7 +67,9 @@ DeviceCase neighbour_over(std::string transports) {
       {"RunsAKernel", Code::kUnsupported, "another process cannot run the code of this one"},
       {"HandsOutItsNativeEncoder", Code::kUnsupported, "UCX has none"},
       {"CommitsResidencyOnceASubmit", Code::kUnsupported, "the owner keeps its memory"},
-      {"KvCacheGivesSequencesContiguousAddresses", Code::kUnsupported, "the addresses of another process are its own"}};
+      {"KvCacheGivesSequencesContiguousAddresses", Code::kUnsupported, "the addresses of another process are its own"},
+      {"GrowableRunsKernelsOnBuffersThatHaveMoved", Code::kUnsupported,
+       "another process cannot run the code of this one"}};
   return result;
 }
 

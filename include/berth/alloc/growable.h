@@ -2,6 +2,10 @@
 // allocations need it, so addresses never change and growing copies nothing. trim() unmaps the steps that hold no live
 // block. Any thread may call. It must outlive its blocks and keeps its device alive. Available on CPU and CUDA.
 //
+// On devices whose memory is objects and not addresses (WEBGPU, METAL, REMOTE), a step is a slab: one object that holds
+// several small buffers, and a window names the object and the offset in it. Buffers of more than 1/8 of a step, and
+// blocks that are not allocated for a buffer, have an object of their own.
+//
 // defragment() moves buffers together while the program runs, so that whole steps become empty and go back to the
 // system:
 //
@@ -22,7 +26,7 @@
 namespace berth {
 
 struct GrowableOptions {
-  std::size_t reserve_bytes = std::size_t{64} << 30;  // address space only; uses no memory
+  std::size_t reserve_bytes = std::size_t{64} << 30;  // address space, or the most that all slabs take; uses no memory
   std::size_t step_bytes = std::size_t{16} << 20;     // memory is mapped in multiples of this
 };
 
@@ -55,8 +59,9 @@ struct DefragmentResult {
   Stayed in_use{};     // recorded or submitted work uses them
   Stayed too_large{};  // larger than max_bytes
   Stayed failed{};     // the device could not copy them; see `error`
-  Stayed
-      not_buffers{};  // blocks that no buffer of this allocator owns, such as those of a pool on top; these never move
+  // Blocks that no buffer of this allocator owns, such as those of a pool on top, and objects that belong to one buffer
+  // alone. These never move.
+  Stayed not_buffers{};
   bool finished = false;  // the pass reached the end; if not, the next one goes on where this one stopped
   std::chrono::nanoseconds longest_pause{0};  // for which one buffer was out of reach
   std::optional<Error> error{};               // the first failure of the device; what moved before it has moved
@@ -75,14 +80,15 @@ class GrowableMemory : public Allocator {
   // until it has arrived. Waits for work of other queues only to unmap memory, where the device must. Never fails as a
   // whole: a failure of the device is in the result, and every buffer then has its contents. Only if the device does
   // not answer again is a buffer out of reach: its use fails with the error of the device, and a later use tries again.
-  // O(buffers + steps) and the bytes moved. A block moves only if it gains at least 1/256 of its size.
-  // Requires: the calling thread is not inside a function that a queue calls to record.
+  // O(buffers + steps) and the bytes moved, with slabs O(buffers x slabs). A block moves only if it gains at least
+  // 1/256 of its size; over its own bytes in a slab, 1/64. Requires: the calling thread is not inside a function that a
+  // queue calls to record.
   virtual DefragmentResult defragment(const DefragmentOptions& options = {}) = 0;
 };
 
-// kUnsupported if the device has no virtual-memory mapping; kInvalidArgument for a size of zero or without a device;
-// kOutOfMemory if the address range cannot be reserved or a step is larger than every address range. allocate() is O(1)
-// plus the steps that it maps.
+// kUnsupported if the device has neither virtual-memory mapping nor objects to divide; kInvalidArgument for a size of
+// zero or without a device; kOutOfMemory if the address range cannot be reserved or a step is larger than every address
+// range. allocate() is O(1) plus the steps that it maps; with slabs O(slabs).
 Result<std::shared_ptr<GrowableMemory>> make_growable(DevicePtr device, const GrowableOptions& options = {});
 
 }  // namespace berth
