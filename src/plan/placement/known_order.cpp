@@ -5,23 +5,31 @@
 #include <numeric>
 
 #include "plan/placement/model.h"
+#include "plan/placement/search_kernels.h"
 
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::int32_t kBlock = 64;        // sections
-constexpr std::size_t kMostFitted = 4096;  // nodes; first fit looks at all that lies below a node's place
+constexpr std::int32_t kBlock = 64;      // sections
+constexpr std::uint64_t kNear = 200;     // above the load by this part of it is near enough
+constexpr std::int64_t kNodeWork = 50;   // of placing a node, in nodes that first fit looks at
+constexpr std::int64_t kMostWork = 500;  // for each node
+
+std::vector<Extent> extents(std::span<const KnownOrder::Node> nodes, std::int32_t& sections) {
+  std::vector<LevelRange> ranges;
+  for (const KnownOrder::Node& node : nodes) ranges.push_back(node.levels);
+  std::vector<SectionRange> compressed(nodes.size());
+  sections = compress(ranges, compressed);
+  std::vector<Extent> made;
+  made.reserve(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) made.push_back({compressed[i], nodes[i].alignment - 1});
+  return made;
+}
 
 }  // namespace
 
-KnownOrder::KnownOrder(std::span<const Node> nodes) {
+KnownOrder::KnownOrder(std::span<const Node> nodes) : nodes_(extents(nodes, sections_)), squeezer_(nodes_) {
   const std::size_t count = nodes.size();
-  std::vector<LevelRange> ranges(count);
-  std::vector<SectionRange> sections(count);
-  for (std::size_t i = 0; i < count; ++i) ranges[i] = nodes[i].levels;
-  sections_ = compress(ranges, sections);
-  nodes_.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) nodes_.push_back({sections[i], nodes[i].alignment - 1});
   order_.resize(count);
   std::iota(order_.begin(), order_.end(), 0u);
   std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
@@ -35,7 +43,8 @@ KnownOrder::KnownOrder(std::span<const Node> nodes) {
   trial_order_.resize(count);
   trial_.resize(count);
   keys_.resize(count);
-  placed_.reserve(count);
+  for (auto* each : {&placed_.first, &placed_.last}) each->resize(count + kPadding);
+  for (auto* each : {&placed_.low, &placed_.high}) each->resize(count + kPadding);
 }
 
 std::uint64_t KnownOrder::highest(SectionRange range) const noexcept {
@@ -81,11 +90,14 @@ std::uint64_t KnownOrder::measure(std::span<const std::uint64_t> bytes) {
   return load;
 }
 
-// The highest load of these sections.
-std::uint64_t KnownOrder::fullest(SectionRange range) const noexcept {
-  std::uint64_t load = 0;
-  for (std::int32_t s = range.first; s < range.last; ++s) load = std::max(load, loads_[static_cast<std::size_t>(s)]);
-  return load;
+// Makes the skyline one of loads: highest() is then the highest load of a life.
+void KnownOrder::show_loads() {
+  std::fill(block_high_.begin(), block_high_.end(), 0);
+  std::fill(block_whole_.begin(), block_whole_.end(), 0);
+  for (std::size_t s = 0; s < skyline_.size(); ++s) {
+    skyline_[s] = loads_[s];
+    block_high_[s / kBlock] = std::max(block_high_[s / kBlock], loads_[s]);
+  }
 }
 
 // Every node as low as those before it in the order let it, without going below any of them.
@@ -110,28 +122,36 @@ std::uint64_t KnownOrder::let_down(std::span<const std::uint64_t> bytes, std::sp
 
 // Every node in the lowest place that is free during its life. Gives up, with kNowhere, at a top of `below` or more.
 std::uint64_t KnownOrder::first_fit(std::span<const std::uint32_t> order, std::span<const std::uint64_t> bytes,
-                                    std::span<std::uint64_t> offsets, std::uint64_t below) {
-  placed_.clear();
+                                    std::span<std::uint64_t> offsets, std::uint64_t below, std::int64_t& work) {
+  Rectangles& r = placed_;
+  r.count = 0;
   std::uint64_t top = 0;
+  const auto insert = [&](auto& values, std::size_t where, auto value) {
+    std::copy_backward(values.begin() + static_cast<std::ptrdiff_t>(where), values.begin() + r.count,
+                       values.begin() + r.count + 1);
+    values[where] = value;
+  };
   for (const std::uint32_t node : order) {
     if (bytes[node] == 0) {
       offsets[node] = 0;
       continue;
     }
     const Extent& it = nodes_[node];
-    std::uint64_t at = 0;
-    for (const Rectangle& other : placed_) {
-      if (other.low >= at + bytes[node]) break;
-      if (other.high > at && other.sections.first < it.sections.last && it.sections.first < other.sections.last) {
-        at = (other.high + it.mask) & ~it.mask;
-      }
-    }
-    if (at + bytes[node] >= below) return kNowhere;
-    offsets[node] = at;
-    const auto above = std::upper_bound(placed_.begin(), placed_.end(), at,
-                                        [](std::uint64_t low, const Rectangle& other) { return low < other.low; });
-    placed_.insert(above, {at, at + bytes[node], it.sections});
-    top = std::max(top, at + bytes[node]);
+    const auto [at, seen] =
+        lowest_place(r.first.data(), r.last.data(), r.low.data(), r.high.data(), r.count, it.sections.first,
+                     it.sections.last, static_cast<std::int64_t>(bytes[node]), static_cast<std::int64_t>(it.mask));
+    const std::uint64_t end = static_cast<std::uint64_t>(at) + bytes[node];
+    work -= kNodeWork + seen;
+    if (end >= below || work < 0) return kNowhere;
+    offsets[node] = static_cast<std::uint64_t>(at);
+    const auto where =
+        static_cast<std::size_t>(std::upper_bound(r.low.begin(), r.low.begin() + r.count, at) - r.low.begin());
+    insert(r.first, where, it.sections.first);
+    insert(r.last, where, it.sections.last);
+    insert(r.low, where, at);
+    insert(r.high, where, static_cast<std::int64_t>(end));
+    ++r.count;
+    top = std::max(top, end);
   }
   return top;
 }
@@ -139,14 +159,19 @@ std::uint64_t KnownOrder::first_fit(std::span<const std::uint32_t> order, std::s
 KnownOrder::Placed KnownOrder::place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets) {
   Placed placed{0, measure(bytes)};
   placed.top = let_down(bytes, offsets);
-  if (nodes_.size() > kMostFitted) return placed;
+  const std::uint64_t goal = placed.load + placed.load / kNear;
+  if (placed.top <= goal) return placed;
+  show_loads();
+  std::int64_t work = kMostWork * static_cast<std::int64_t>(nodes_.size());
   const auto attempt = [&](std::span<const std::uint32_t> order) {
-    const std::uint64_t top = first_fit(order, bytes, trial_, placed.top);
+    if (placed.top <= goal || work <= 0) return;
+    const std::uint64_t top = first_fit(order, bytes, trial_, placed.top, work);
     if (top >= placed.top) return;
     placed.top = top;
     std::copy(trial_.begin(), trial_.end(), offsets.begin());
   };
   const auto attempt_by = [&](auto key) {
+    if (placed.top <= goal || work <= 0) return;
     for (std::uint32_t i = 0; i < nodes_.size(); ++i) keys_[i] = key(i);
     std::copy(order_.begin(), order_.end(), trial_order_.begin());
     std::sort(trial_order_.begin(), trial_order_.end(),
@@ -154,17 +179,33 @@ KnownOrder::Placed KnownOrder::place(std::span<const std::uint64_t> bytes, std::
     attempt(trial_order_);
   };
   const auto size = [&](std::uint32_t i) { return static_cast<double>(bytes[i]); };
-  // What lives at the fullest level first, the largest of it first; then by size and length; then as it was.
-  if (placed.top > placed.load) {
-    const double scale = 1.0 / (1.0 + static_cast<double>(placed.load));
-    attempt_by([&](std::uint32_t i) { return -static_cast<double>(fullest(nodes_[i].sections)) - size(i) * scale; });
+  const double scale = 1.0 / (1.0 + static_cast<double>(placed.load));
+  attempt(order_);
+  // By size and length, what lives where it is full first; then strictly by the load, the largest of equals first.
+  attempt_by([&](std::uint32_t i) {
+    double heat = static_cast<double>(highest(nodes_[i].sections)) * scale;
+    for (int power = 1; power < 16; power *= 2) heat *= heat;
+    return -size(i) * std::sqrt(static_cast<double>(nodes_[i].sections.last - nodes_[i].sections.first)) * heat;
+  });
+  attempt_by([&](std::uint32_t i) { return -static_cast<double>(highest(nodes_[i].sections)) - size(i) * scale; });
+  if (placed.top <= goal || work <= 0) return placed;
+  // The best of them, squeezed: to the goal with half of the work that is left, then only halfway.
+  squeezer_.begin(bytes);
+  for (const std::uint64_t lid : {goal, goal + (placed.top - goal) / 2}) {
+    std::copy(offsets.begin(), offsets.end(), trial_.begin());
+    std::int64_t share = lid == goal ? work / 2 : work;
+    work -= share;
+    const bool worked = squeezer_.squeeze(trial_, lid, share);
+    work += share;
+    if (!worked) continue;
+    placed.top = lid;
+    std::copy(trial_.begin(), trial_.end(), offsets.begin());
+    break;
   }
-  if (placed.top > placed.load) {
-    attempt_by([&](std::uint32_t i) {
-      return -size(i) * std::sqrt(static_cast<double>(nodes_[i].sections.last - nodes_[i].sections.first));
-    });
+  placed.top = 0;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    if (bytes[i] > 0) placed.top = std::max(placed.top, offsets[i] + bytes[i]);
   }
-  if (placed.top > placed.load) attempt(order_);
   return placed;
 }
 

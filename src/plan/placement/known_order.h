@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/placement/sections.h"
+#include "plan/placement/squeeze.h"
 
 namespace berth::internal::planner {
 
@@ -30,34 +31,33 @@ class KnownOrder {
   Placed place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
 
  private:
-  struct Extent {
-    SectionRange sections;
-    std::uint64_t mask;  // alignment - 1
-  };
-  struct Rectangle {
-    std::uint64_t low, high;
-    SectionRange sections;
+  // What has a place, in ascending order of `low`, as flat arrays with room behind the last for the kernels.
+  struct Rectangles {
+    std::vector<std::int32_t> first, last;
+    std::vector<std::int64_t> low, high;
+    std::uint32_t count = 0;
   };
 
   std::uint64_t measure(std::span<const std::uint64_t> bytes);
   std::uint64_t let_down(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
   std::uint64_t first_fit(std::span<const std::uint32_t> order, std::span<const std::uint64_t> bytes,
-                          std::span<std::uint64_t> offsets, std::uint64_t below);
-  std::uint64_t fullest(SectionRange range) const noexcept;
+                          std::span<std::uint64_t> offsets, std::uint64_t below, std::int64_t& work);
+  void show_loads();
   // The highest point of the skyline over these sections, and raising it there to `level`, which is no lower.
   std::uint64_t highest(SectionRange range) const noexcept;
   void raise(SectionRange range, std::uint64_t level) noexcept;
 
+  std::int32_t sections_ = 0;
   std::vector<Extent> nodes_;
   std::vector<std::uint32_t> order_;  // by known offset; those without one last
-  std::int32_t sections_ = 0;
   // The skyline, in blocks: a block that was raised as a whole says so, and its sections are not touched.
   std::vector<std::uint64_t> skyline_, block_high_, block_whole_;
   std::vector<std::uint64_t> loads_;
   std::vector<std::uint32_t> trial_order_;
   std::vector<std::uint64_t> trial_;  // offsets of an attempt
   std::vector<double> keys_;
-  std::vector<Rectangle> placed_;  // scratch of first_fit: in ascending order of `low`
+  Rectangles placed_;  // scratch of first_fit
+  Squeezer squeezer_;
 };
 
 }  // namespace berth::internal::planner

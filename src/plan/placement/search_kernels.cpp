@@ -90,6 +90,37 @@ BERTH_AVX2 std::uint32_t select_standing_avx2(const std::int32_t* first, const s
   }
   return count + portable::select_standing(first, last, low, floor, i, end, out + count);
 }
+
+BERTH_AVX2 std::uint32_t bits_above(const std::int64_t* values, __m256i level) noexcept {
+  const auto four = [&](const std::int64_t* at) BERTH_AVX2 {
+    const __m256i above = _mm256_cmpgt_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)), level);
+    return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(above)));
+  };
+  return four(values) | four(values + 4) << 4;
+}
+
+BERTH_AVX2 LowestPlace lowest_place_avx2(const std::int32_t* first, const std::int32_t* last, const std::int64_t* low,
+                                         const std::int64_t* high, std::uint32_t count, std::int32_t from,
+                                         std::int32_t until, std::int64_t height, std::int64_t mask) noexcept {
+  const __m256i left = _mm256_set1_epi32(from), right = _mm256_set1_epi32(until);
+  std::int64_t at = 0;
+  __m256i level = _mm256_setzero_si256();
+  for (std::uint32_t i = 0; i < count; i += 8) {
+    if (low[i] >= at + height) return {at, i};
+    std::uint32_t live =
+        bits_of(_mm256_and_si256(_mm256_cmpgt_epi32(right, load(first + i)), _mm256_cmpgt_epi32(load(last + i), left)));
+    if (count - i < 8) live &= (1u << (count - i)) - 1;
+    live &= bits_above(high + i, level);
+    if (live == 0) continue;
+    for (; live != 0; live &= live - 1) {  // each may lift it above the next
+      const std::uint32_t which = i + static_cast<std::uint32_t>(std::countr_zero(live));
+      if (low[which] >= at + height) return {at, which};
+      if (high[which] > at) at = (high[which] + mask) & ~mask;
+    }
+    level = _mm256_set1_epi64x(at);
+  }
+  return {at, count};
+}
 #endif
 
 }  // namespace
@@ -133,6 +164,15 @@ std::uint32_t select_standing(const std::int32_t* first, const std::int32_t* las
                               const std::int64_t* floor, std::uint32_t begin, std::uint32_t end,
                               std::uint32_t* out) noexcept {
   return portable::select_standing(first, last, low, floor, begin, end, out);
+}
+
+LowestPlace lowest_place(const std::int32_t* first, const std::int32_t* last, const std::int64_t* low,
+                         const std::int64_t* high, std::uint32_t count, std::int32_t from, std::int32_t until,
+                         std::int64_t height, std::int64_t mask) noexcept {
+#ifdef BERTH_SEARCH_AVX2
+  if (kAvx2) return lowest_place_avx2(first, last, low, high, count, from, until, height, mask);
+#endif
+  return portable::lowest_place(first, last, low, high, count, from, until, height, mask);
 }
 
 }  // namespace berth::internal::planner

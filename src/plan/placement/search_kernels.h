@@ -1,5 +1,5 @@
-// The inner loops of the exact search, over flat arrays of items. Each has a portable form and one for AVX2, which give
-// the same results; the processor decides at run time. Functions of their arguments only.
+// The inner loops of the exact search and of first fit, over flat arrays of items. Each has a portable form and one for
+// AVX2, which give the same results; the processor decides at run time. Functions of their arguments only.
 //
 // The arrays must have kPadding readable entries behind the last item. Indices are in ascending order.
 #pragma once
@@ -32,6 +32,17 @@ std::uint32_t select_standing(const std::int32_t* first, const std::int32_t* las
 std::uint32_t select_standing(const std::int32_t* first, const std::int32_t* last, const std::int64_t* low,
                               const std::int64_t* floor, std::uint32_t begin, std::uint32_t end,
                               std::uint32_t* out) noexcept;
+
+// Where something of this height that lives in [from, until) can be, and how many of the rectangles were looked at.
+struct LowestPlace {
+  std::int64_t at = 0;
+  std::uint32_t seen = 0;
+};
+
+// The lowest multiple of mask + 1 at which it overlaps none of `count` rectangles, which are in ascending order of low.
+LowestPlace lowest_place(const std::int32_t* first, const std::int32_t* last, const std::int64_t* low,
+                         const std::int64_t* high, std::uint32_t count, std::int32_t from, std::int32_t until,
+                         std::int64_t height, std::int64_t mask) noexcept;
 
 // The portable forms, which the tests compare with the others.
 namespace portable {
@@ -69,6 +80,19 @@ std::uint32_t select_standing(const std::int32_t* first, const std::int32_t* las
     count += floor[first[i]] == low[i] && floor[last[i] - 1] == low[i] ? 1 : 0;
   }
   return count;
+}
+
+inline LowestPlace lowest_place(const std::int32_t* first, const std::int32_t* last, const std::int64_t* low,
+                                const std::int64_t* high, std::uint32_t count, std::int32_t from, std::int32_t until,
+                                std::int64_t height, std::int64_t mask) noexcept {
+  LowestPlace place;
+  for (; place.seen < count && low[place.seen] < place.at + height; ++place.seen) {
+    const std::uint32_t i = place.seen;
+    const bool hit = (high[i] > place.at) & (first[i] < until) & (last[i] > from);  // no branches: chance decides
+    const std::int64_t above = (high[i] + mask) & ~mask;
+    place.at = hit ? above : place.at;
+  }
+  return place;
 }
 
 }  // namespace portable
