@@ -9,13 +9,13 @@
 //     --seed N       draws the problems of an earlier run again (default: other ones in every run)
 //     --half H       only those of one half of the seeds: development or held-out
 //     --only NAME    only families whose name begins so
+//     --replan N     problems of each family whose sizes change (default 36); with --families, 0
 //     --threads N, --limit SECONDS, --planner-seed N, --each    how each problem is planned, and a line for each
 #include <fmt/core.h>
 #include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "berth/plan/plan.h"
-#include "berth/plan/replan.h"
 #include "plan_families.h"
+#include "plan_replan.h"
 #include "support/plan_instances.h"
 
 namespace berth::bench {
@@ -247,35 +247,6 @@ void densenet_rows() {
       worst_ratio == 1 && worst_time <= 0.001);
 }
 
-// New sizes for the same events: a training step planned for one length of its sequences, then for others.
-void replan_rows() {
-  double slowest = 0, worst = 0, full_fastest = 1e9;
-  const int count = 10;
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
-    const PlanProblem known_problem = training_step(400, seed, 1.0);
-    Replanner again = Replanner::make(known_problem, plan(known_problem, {.work_limit = 100'000}).value()).value();
-    for (const double scale : {0.6, 1.5, 2.3}) {
-      PlanProblem problem = training_step(400, seed, scale);
-      std::vector<std::uint64_t> bytes, offsets(problem.lifetimes.size());
-      for (const Lifetime& it : problem.lifetimes) bytes.push_back(it.bytes);
-      double fastest = 1e9;
-      std::uint64_t size = 0;
-      for (int repeat = 0; repeat < 20; ++repeat) {
-        const auto begin = std::chrono::steady_clock::now();
-        size = again.place(bytes, offsets)->size;
-        fastest = std::min(fastest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-      }
-      slowest = std::max(slowest, fastest);
-      const MemoryPlan full = checked(problem, plan(problem, {.work_limit = 100'000}));
-      full_fastest = std::min(full_fastest, full.seconds);
-      worst = std::max(worst, static_cast<double>(size) / static_cast<double>(full.size));
-    }
-  }
-  row("other sizes, 400 nodes, 30 plans", fmt::format("full plan {:.0f} us or more", 1e6 * full_fastest),
-      fmt::format("{:.4f} of a full plan, {:.0f} us", worst, 1e6 * slowest), "1 % of a full plan, 200 us",
-      worst <= 1.01 && slowest <= 200e-6);
-}
-
 void proof_rows() {
   int above = 0, closed = 0, count = 0;
   double seconds = 0;
@@ -301,6 +272,7 @@ int main(int argc, char** argv) {
   std::string folder;
   bool quick = false, families_only = false;
   FamilyOptions options;
+  std::size_t replanned = 36;
   options.seed = std::random_device()();
   if (const char* given = std::getenv("BERTH_PLANNER_DATA")) folder = given;
   for (int i = 1; i < argc; ++i) {
@@ -309,6 +281,7 @@ int main(int argc, char** argv) {
       quick = true;
     } else if (option == "--families") {
       families_only = true;
+      replanned = 0;
     } else if (option == "--each") {
       options.each = true;
     } else if (option.rfind("--", 0) == 0 && i + 1 < argc) {
@@ -324,6 +297,8 @@ int main(int argc, char** argv) {
         options.count = static_cast<std::size_t>(number);
       } else if (option == "--seed" && numeric) {
         options.seed = static_cast<std::uint64_t>(number);
+      } else if (option == "--replan" && numeric) {
+        replanned = static_cast<std::size_t>(number);
       } else if (option == "--threads" && numeric) {
         options.threads = static_cast<unsigned>(number);
       } else if (option == "--limit" && numeric) {
@@ -346,16 +321,22 @@ int main(int argc, char** argv) {
     smallest_rows(folder, quick);
     graph_rows(folder);
     densenet_rows();
-    replan_rows();
     proof_rows();
     if (!quick) million_rows(1'000'000);
     fmt::print("\n");
   }
+  const auto print_row = [](const std::string& name, const std::string& figures, const std::string& goal,
+                            bool reached) { row(name, "", figures, goal, reached); };
+  if (replanned > 0) {
+    fmt::print("other sizes for known plans, drawn from seed {}: {} of each family, half of them held out\n",
+               options.seed, replanned);
+    resized_rows(options, replanned, print_row);
+    changed_rows(options, replanned, print_row);
+    fmt::print("\n");
+  }
   fmt::print("fresh problems, drawn from seed {}: {} of each family, {} threads\n", options.seed, options.count,
              options.threads);
-  family_rows(options, [](const std::string& name, const std::string& figures, const std::string& goal, bool reached) {
-    row(name, "", figures, goal, reached);
-  });
+  family_rows(options, print_row);
   fmt::print("\n{} goals met, {} missed", met, missed);
   if (absent > 0) {
     fmt::print(", {} rows left out: their instances are not in \"{}\" (give a folder, or set BERTH_PLANNER_DATA)",

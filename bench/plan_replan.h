@@ -137,4 +137,47 @@ inline void resized_rows(const FamilyOptions& options, std::size_t count, const 
   }
 }
 
+// A few nodes came and as many went: replan() against a full plan, and how many of the others stay where they were.
+inline void changed_rows(const FamilyOptions& options, std::size_t count, const RowPrinter& row) {
+  for (const std::size_t difference : {1, 4, 16}) {
+    double worst = 0, time = 0, full_time = 0, kept = 0, others = 0;
+    std::size_t near = 0, drawn = 0;
+    const std::vector<ReplanFamily> families = replan_families(options.folder);
+    for (std::size_t i = 0; i < count; ++i) {
+      const ReplanFamily& family = families[i % families.size()];
+      const std::uint64_t seed = scatter(options.seed + 1000 * difference + i);
+      PlanProblem problem = family.draw(seed);
+      problem.capacity.reset();
+      const MemoryPlan known = plan(problem, {.work_limit = 100'000, .threads = 1}).value();
+      const PlanProblem changed = exchanged(problem, difference, seed);
+      double fastest = 1e9;
+      MemoryPlan made;
+      for (int repeat = 0; repeat < 5; ++repeat) {
+        const double begin = thread_seconds();
+        made = replan(changed, known).value();
+        fastest = std::min(fastest, thread_seconds() - begin);
+      }
+      refuse_invalid(changed, made, seed);
+      const double begin = thread_seconds();
+      const MemoryPlan full = plan(changed, {.work_limit = 100'000, .threads = 1}).value();
+      full_time += thread_seconds() - begin;
+      const double ratio = static_cast<double>(made.size) / static_cast<double>(full.size);
+      worst = std::max(worst, ratio);
+      near += ratio <= 1.01 ? 1 : 0;
+      time += fastest;
+      for (std::size_t n = 0; n < problem.lifetimes.size(); ++n) {
+        if (changed.lifetimes[n].bytes == 0) continue;
+        others += 1;
+        kept += made.slots[n].offset == known.slots[n].offset ? 1 : 0;
+      }
+      ++drawn;
+    }
+    const auto all = static_cast<double>(drawn);
+    row(fmt::format("{} nodes gone, as many new", difference),
+        fmt::format("{} of {} within 1 %, worst {:.4f}, {:.0f} % stay, {:.0f} us, full plan {:.0f} us", near, drawn,
+                    worst, 100 * kept / others, 1e6 * time / all, 1e6 * full_time / all),
+        "1 % of a full plan", near == drawn);
+  }
+}
+
 }  // namespace berth::bench

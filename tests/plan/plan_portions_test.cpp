@@ -16,6 +16,7 @@
 #include "plan/placement/strategies.h"
 #include "support/plan_families.h"
 #include "support/plan_problems.h"
+#include "support/seed.h"
 
 namespace berth {
 namespace {
@@ -56,6 +57,35 @@ TEST(SearchKernels, GiveWhatThePortableFormsGive) {
     expected.resize(planner::portable::select_standing(first.data(), last.data(), low.data(), floor.data(), begin, end,
                                                        expected.data()));
     EXPECT_EQ(found, expected) << "seed " << seed;
+  }
+}
+
+TEST(SearchKernels, FindTheLowestPlaceWithAndWithoutVectors) {
+  std::mt19937_64 random(test::seed());
+  for (int round = 0; round < 2000; ++round) {
+    const auto count = static_cast<std::uint32_t>(random() % 40);
+    std::vector<std::int32_t> first(count + planner::kPadding), last(first);
+    std::vector<std::int64_t> low(first.size()), high(low);
+    std::int64_t at = 0;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      first[i] = static_cast<std::int32_t>(random() % 10);
+      last[i] = first[i] + 1 + static_cast<std::int32_t>(random() % 5);
+      low[i] = at += static_cast<std::int64_t>(random() % 4);
+      high[i] = at + 1 + static_cast<std::int64_t>(random() % 9);
+    }
+    const auto from = static_cast<std::int32_t>(random() % 12),
+               until = from + 1 + static_cast<std::int32_t>(random() % 5);
+    const auto height = 1 + static_cast<std::int64_t>(random() % 9);
+    const std::int64_t mask = (std::int64_t{1} << (random() % 4)) - 1;
+    const planner::LowestPlace found =
+        planner::lowest_place(first.data(), last.data(), low.data(), high.data(), count, from, until, height, mask);
+    const planner::LowestPlace expected = planner::portable::lowest_place(
+        first.data(), last.data(), low.data(), high.data(), count, from, until, height, mask);
+    ASSERT_EQ(found.at, expected.at) << "round " << round;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const bool together = first[i] < until && from < last[i];
+      ASSERT_FALSE(together && low[i] < found.at + height && found.at < high[i]) << "round " << round;
+    }
   }
 }
 

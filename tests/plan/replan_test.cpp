@@ -9,12 +9,14 @@
 #include <random>
 #include <vector>
 
+#include "plan/placement/squeeze.h"
 #include "support/plan_families.h"
 #include "support/plan_problems.h"
 
 namespace berth {
 namespace {
 
+using namespace internal;
 using test::expect_disjoint;
 using test::random_problem;
 
@@ -93,6 +95,37 @@ TEST(Replanner, StaysWithinOnePercentOfAFullPlanWhenAllSizesOfATrainingStepChang
     EXPECT_FALSE(validate(changed, plan_of(changed, offsets, placed)));
     const MemoryPlan full = plan(changed, {.work_limit = 20'000}).value();
     EXPECT_LE(static_cast<double>(placed.size), 1.01 * static_cast<double>(full.size)) << "seed " << seed;
+  }
+}
+
+TEST(Squeezer, GetsALayoutUnderALidOnlyWhereItCan) {
+  // Three nodes on top of each other need only two levels: the first and the last never live together.
+  const std::vector<planner::Extent> extents = {{{0, 1}, 0}, {{0, 2}, 0}, {{1, 2}, 0}};
+  const std::vector<std::uint64_t> bytes = {10, 10, 10};
+  planner::Squeezer squeezer(extents);
+  squeezer.begin(bytes);
+  std::vector<std::uint64_t> offsets = {0, 10, 20};
+  std::int64_t work = 10'000;
+  ASSERT_TRUE(squeezer.squeeze(offsets, 20, work));
+  EXPECT_EQ(offsets, (std::vector<std::uint64_t>{0, 10, 0}));
+  EXPECT_LT(work, 10'000);
+  EXPECT_FALSE(squeezer.squeeze(offsets, 19, work));
+  EXPECT_LE(work, 0) << "it ends when its work is done";
+}
+
+TEST(Squeezer, ThrowsOutWhatIsInTheWayAndFindsItAnotherPlace) {
+  // The tall one fits under the lid only where the short one is, which can go above it.
+  const std::vector<planner::Extent> extents = {{{0, 1}, 0}, {{0, 2}, 0}, {{1, 2}, 0}};
+  const std::vector<std::uint64_t> bytes = {4, 12, 4};
+  planner::Squeezer squeezer(extents);
+  squeezer.begin(bytes);
+  std::vector<std::uint64_t> offsets = {0, 6, 2};
+  std::int64_t work = 10'000;
+  ASSERT_TRUE(squeezer.squeeze(offsets, 16, work));
+  EXPECT_TRUE(offsets[1] == 0 || offsets[1] == 4);
+  for (const std::size_t i : {0u, 2u}) {
+    EXPECT_LE(offsets[i] + bytes[i], 16u);
+    EXPECT_TRUE(offsets[i] + bytes[i] <= offsets[1] || offsets[1] + bytes[1] <= offsets[i]);
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int32_t kBlock = 64;      // sections
 constexpr std::uint64_t kNear = 200;     // above the load by this part of it is near enough
 constexpr std::int64_t kNodeWork = 50;   // of placing a node, in nodes that first fit looks at
-constexpr std::int64_t kMostWork = 500;  // for each node
+constexpr std::int64_t kMostWork = 600;  // for each node
 
 std::vector<Extent> extents(std::span<const KnownOrder::Node> nodes, std::int32_t& sections) {
   std::vector<LevelRange> ranges;
@@ -181,12 +181,17 @@ KnownOrder::Placed KnownOrder::place(std::span<const std::uint64_t> bytes, std::
   const auto size = [&](std::uint32_t i) { return static_cast<double>(bytes[i]); };
   const double scale = 1.0 / (1.0 + static_cast<double>(placed.load));
   attempt(order_);
-  // By size and length, what lives where it is full first; then strictly by the load, the largest of equals first.
+  // By size and length, what lives where it is full first, then without regard to that; then strictly by the load, the
+  // largest of equals first.
+  const auto weight = [&](std::uint32_t i) {
+    return size(i) * std::sqrt(static_cast<double>(nodes_[i].sections.last - nodes_[i].sections.first));
+  };
   attempt_by([&](std::uint32_t i) {
     double heat = static_cast<double>(highest(nodes_[i].sections)) * scale;
     for (int power = 1; power < 16; power *= 2) heat *= heat;
-    return -size(i) * std::sqrt(static_cast<double>(nodes_[i].sections.last - nodes_[i].sections.first)) * heat;
+    return -weight(i) * heat;
   });
+  attempt_by([&](std::uint32_t i) { return -weight(i); });
   attempt_by([&](std::uint32_t i) { return -static_cast<double>(highest(nodes_[i].sections)) - size(i) * scale; });
   if (placed.top <= goal || work <= 0) return placed;
   // The best of them, squeezed: to the goal with half of the work that is left, then only halfway.

@@ -88,10 +88,10 @@ bool Squeezer::put_back(std::uint32_t node, std::span<std::uint64_t> offsets, st
     if (high == highs_.size()) break;
     at = (highs_[high].at + it.mask) & ~it.mask;
   }
-  work -= static_cast<std::int64_t>(4 * (low + high) + 200);
+  work -= static_cast<std::int64_t>(2 * (low + high) + 100);
   if (least == std::numeric_limits<std::uint64_t>::max()) return false;
   if (least > 0) {
-    work -= static_cast<std::int64_t>(4 * lows_.size());
+    work -= static_cast<std::int64_t>(2 * lows_.size());
     std::size_t kept = 0;
     for (std::size_t i = 0; i < lows_.size(); ++i) {
       const Edge edge = lows_[i];
@@ -131,7 +131,7 @@ bool Squeezer::squeeze(std::span<std::uint64_t> offsets, std::uint64_t lid, std:
   const auto lower = [](const Edge& a, const Edge& b) { return a.at != b.at ? a.at < b.at : a.node < b.node; };
   std::sort(lows_.begin(), lows_.end(), lower);
   std::sort(highs_.begin(), highs_.end(), lower);
-  work -= static_cast<std::int64_t>(100 * offsets.size());  // to sort
+  work -= static_cast<std::int64_t>(50 * offsets.size());  // to sort
   while (!out_.empty()) {
     if (work <= 0 || !put_back(hardest_out(), offsets, lid, work)) return false;
   }
