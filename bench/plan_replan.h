@@ -91,6 +91,19 @@ inline void refuse_invalid(const PlanProblem& problem, const MemoryPlan& made, s
   }
 }
 
+// The plan that offsets make, as the validator wants it.
+inline MemoryPlan plan_of(const PlanProblem& problem, const std::vector<std::uint64_t>& offsets,
+                          const Replanner::Placement& placed) {
+  MemoryPlan made;
+  for (std::size_t i = 0; i < offsets.size(); ++i) made.slots.push_back({offsets[i], problem.lifetimes[i].bytes, 0});
+  made.blocks.push_back({placed.size, 0, 0});
+  made.size = placed.size;
+  made.lower_bound = placed.lower_bound;
+  made.optimal = made.size == made.lower_bound;
+  made.fingerprint = fingerprint(problem);
+  return made;
+}
+
 // All sizes changed: a Replanner against a full plan.
 inline void resized_rows(const FamilyOptions& options, std::size_t count, const RowPrinter& row) {
   for (const ReplanFamily& family : replan_families(options.folder)) {
@@ -114,6 +127,7 @@ inline void resized_rows(const FamilyOptions& options, std::size_t count, const 
         placed = again.place(bytes, offsets).value();
         fastest = std::min(fastest, thread_seconds() - begin);
       }
+      refuse_invalid(changed, plan_of(changed, offsets, placed), seed);
       const MemoryPlan full = plan(changed, {.work_limit = 100'000, .threads = 1}).value();
       const double ratio = static_cast<double>(placed.size) / static_cast<double>(full.size);
       if (options.each) {

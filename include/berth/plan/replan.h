@@ -39,10 +39,11 @@ class Replanner {
   ~Replanner();
 
   // Writes an offset for each node into `offsets`; that of a node of zero bytes is 0 and means nothing. Every slot goes
-  // down as far as those below it in the known plan let it; if the result is above the live load, it also tries first
-  // fit in a few orders, and keeps the smallest. The capacity of the problem does not count. The same sizes always give
-  // the same offsets. O(n) in practice for the first attempt; the others, which look at what lies below each node, are
-  // left out above 4,096 nodes. Allocates nothing. Fails with
+  // down as far as those below it in the known plan let it. If the result is more than half a percent above the live
+  // load, it tries first fit in a few orders, then throws nodes out from above a lid and finds them other places, until
+  // it is as near as that or has done its share of work; it keeps the smallest. The capacity of the problem does not
+  // count. The same sizes always give the same offsets. O(n) in practice for the first attempt, and a bounded number of
+  // nodes looked at for each node in all others together. Allocates nothing. Fails with
   //   kInvalidArgument  `bytes` or `offsets` has not one entry for each node, or the bytes sum to more than 2^50;
   //                     nothing is written
   Result<Placement> place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
