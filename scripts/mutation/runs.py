@@ -1,5 +1,6 @@
 """Runs tests against mutants: which tests reach which mutant, and whether one of them fails when it is on."""
 import concurrent.futures
+import json
 import os
 import pickle
 import resource
@@ -23,11 +24,13 @@ class Runs:
         self.environment = {**os.environ, "BERTH_TEST_SEED": str(seed), "NODEVICE_SELECT": "1", "GTEST_FAIL_FAST": "1",
                             "GTEST_BRIEF": "1"}
         self.tests = {}  # (program, test): (seconds, set of numbers as the bits of an int)
+        self.patience = {}  # (program, test): how long it took while others ran
         self.failing = []  # tests that fail without a mutant; they judge nothing
         self.lock = threading.Lock()
 
     def execute(self, program, tests, timeout, **variables):
-        """Runs tests of one program in a process of their own. Returns "passed", "failed", "crashed" or "hung"."""
+        """Runs tests of one program in a process of their own. Returns "passed", "failed", "crashed" or "hung", and the
+        seconds of processor time, which other programs of the machine hardly change."""
         scratch = tempfile.mkdtemp(prefix="mutate.")
         flags = os.path.join(scratch, "flags")
         with open(flags, "w") as file:
@@ -36,53 +39,62 @@ class Runs:
         run = subprocess.Popen([self.build.output / PROGRAMS[program], f"--gtest_flagfile={flags}"], cwd=scratch, env=environment,
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                start_new_session=True, preexec_fn=limit)
+        late = threading.Event()
+
+        def stop():
+            late.set()
+            kill_group(run.pid)
+        timer = threading.Timer(timeout, stop)
+        timer.start()
         try:
-            status = run.wait(timeout)
-            return "passed" if status == 0 else "failed" if status == 1 else "crashed"
-        except subprocess.TimeoutExpired:
-            return "hung"
+            _, status, usage = os.wait4(run.pid, 0)
         finally:
-            try:
-                os.killpg(run.pid, signal.SIGKILL)  # it, and the children it left
-            except ProcessLookupError:
-                pass
-            run.wait()
+            timer.cancel()
+            timer.join()
+            kill_group(run.pid)  # the children it left
             shutil.rmtree(scratch, ignore_errors=True)
+        run.returncode = os.waitstatus_to_exitcode(status)
+        result = {0: "passed", 1: "failed"}.get(run.returncode, "hung" if late.is_set() else "crashed")
+        return result, usage.ru_utime + usage.ru_stime
 
     def reach(self):
-        """Runs every test by itself and records what it reaches. Tests of an earlier run are kept while the sources are
-        the same."""
+        """Runs every test by itself and records what it reaches. Tests of an earlier run are kept while the sources, the
+        file of the test and the files that tests share are the same."""
         known = {}
         sources = zlib.crc32("".join((self.build.tree / name).read_text() for name in self.build.sources).encode())
         if self.path.exists():
             saved = pickle.loads(self.path.read_bytes())
             if saved["sources"] == sources:
                 known = saved["tests"]
-        names = [(program, test) for program in PROGRAMS for test in list_tests(self.build.output / PROGRAMS[program])]
-        remaining = [name for name in names if name not in known]
+        version = test_versions(self.build.root / "tests")
+        versions = {(program, test): version(file)
+                    for program in PROGRAMS for test, file in list_tests(self.build.output / PROGRAMS[program]).items()}
+        names = list(versions)
+        remaining = [name for name in names if name not in known or known[name][4] != versions[name]]
         done = 0
 
         def one(name):
             with tempfile.NamedTemporaryFile(prefix="mutants.") as file:
                 file.truncate(MOST)
                 started = time.monotonic()
-                result = self.execute(name[0], [name[1]], 300, BERTH_MUTANTS_REACHED=file.name)
-                seconds = time.monotonic() - started
+                result, seconds = self.execute(name[0], [name[1]], 300, BERTH_MUTANTS_REACHED=file.name)
+                patience = time.monotonic() - started
                 bits = 0
                 for number, byte in enumerate(file.read()):
                     if byte:
                         bits |= 1 << number
-                return name, result, seconds, bits
+                return name, result, seconds, patience, bits
 
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            for name, result, seconds, bits in pool.map(one, remaining):
+            for name, result, seconds, patience, bits in pool.map(one, remaining):
                 done += 1
                 self.progress(f"tests that reach a mutant: {done} of {len(remaining)}")
-                known[name] = (seconds, bits, result)
+                known[name] = (seconds, patience, bits, result, versions[name])
         for name in names:
-            seconds, bits, result = known[name]
+            seconds, patience, bits, result, _ = known[name]
             if result == "passed":
                 self.tests[name] = (seconds, bits)
+                self.patience[name] = patience
             else:
                 self.failing.append(name)
         self.path.write_bytes(pickle.dumps({"sources": sources, "tests": {n: known[n] for n in names}}))
@@ -97,16 +109,20 @@ class Runs:
         while at < len(names) and budget > 0:
             batch, at, size = names[at:at + size], at + size, size * 6
             for program in PROGRAMS:
-                some, seconds = [], 0
+                some, patience = [], 20
                 for name in batch:
                     if name[0] == program and budget > 0:
                         some.append(name[1])
-                        seconds += self.tests[name][0]
+                        patience += 8 * self.patience[name]
                         budget -= self.tests[name][0]
                 if not some:
                     continue
                 ran += len(some)
-                result = self.execute(program, some, 20 + 8 * seconds, BERTH_MUTANT=str(number if active is None else active))
+                mutant = str(number if active is None else active)
+                result, _ = self.execute(program, some, patience, BERTH_MUTANT=mutant)
+                # What does not end without the mutant either is slow: the machine has other work.
+                if result == "hung" and self.execute(program, some, patience, BERTH_MUTANT="0")[0] != "passed":
+                    result, _ = self.execute(program, some, 8 * patience, BERTH_MUTANT=mutant)
                 if result != "passed":
                     return result, f"{program}: " + (some[0] if len(some) == 1 else f"one of {len(some)} tests, {some[0]} ..."), ran, len(names)
         return ("survived" if names else "unreached"), None, ran, len(names)
@@ -131,19 +147,40 @@ class Runs:
                 yield m
 
 
+def kill_group(group):
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def limit():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
 
 def list_tests(program):
-    text = subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
-    suite, tests = "", []
-    for line in text.split("\n"):
-        name = line.split("#")[0].rstrip()
-        if name.startswith("  "):
-            if "DISABLED_" not in suite + name:
-                tests.append(suite + name.strip())
-        elif name.endswith("."):
-            suite = name
-    return tests
+    """The tests of a program, each with the file it is in."""
+    with tempfile.TemporaryDirectory(prefix="mutate.") as scratch:
+        path = os.path.join(scratch, "tests.json")
+        subprocess.run([program, "--gtest_list_tests", f"--gtest_output=json:{path}"], capture_output=True, check=True)
+        with open(path) as file:
+            suites = json.load(file)["testsuites"]
+    names = {f"{suite['name']}.{test['name']}": test["file"] for suite in suites for test in suite["testsuite"]}
+    return {name: file for name, file in names.items() if "DISABLED_" not in name}
+
+
+def test_versions(folder):
+    """Returns what says of a test's file whether it, or a file that tests share, has changed."""
+    shared = 0
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".h", ".cpp") and not path.name.endswith("_test.cpp"):
+            shared = zlib.crc32(path.read_bytes(), shared)
+    versions = {}
+
+    def version(file):
+        if file not in versions:
+            with open(file, "rb") as opened:
+                versions[file] = zlib.crc32(opened.read(), shared)
+        return versions[file]
+    return version
