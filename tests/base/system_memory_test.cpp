@@ -1,6 +1,7 @@
 #include "base/os/system_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -80,6 +81,17 @@ TEST_F(SystemMemoryTest, ReadsTheFirstVersionOfGroups) {
   write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n");
   EXPECT_EQ(free_of("cgroup memory.limit_in_bytes of /docker/x"), 3000u);
   EXPECT_EQ(free_of("cgroup memory.limit_in_bytes of /"), kNone);  // no limit
+}
+
+TEST_F(SystemMemoryTest, ListsALimitOfTheProcessOnlyWhereItHasOne) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_DATA, &before), 0);
+  EXPECT_EQ(free_of("RLIMIT_DATA") == kNone, before.rlim_cur == RLIM_INFINITY);
+  write("/proc/self/status", "VmData:  1024 kB\n");
+  const rlimit set{.rlim_cur = rlim_t{1} << 60, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &set), 0);
+  EXPECT_EQ(free_of("RLIMIT_DATA"), (std::uint64_t{1} << 60) - (1 << 20));
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &before), 0);
 }
 
 TEST_F(SystemMemoryTest, SurvivesFilesThatMakeNoSense) {

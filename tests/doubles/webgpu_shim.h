@@ -131,8 +131,9 @@ inline internal::wgpu::Future request_adapter(internal::wgpu::Instance instance,
                                               internal::wgpu::CallbackInfo<internal::wgpu::AdapterCallback> info) {
   WebgpuShim& s = webgpu_shim();
   if (s.enter("InstanceRequestAdapter")) {
-    info.callback(internal::wgpu::kRequestAdapterUnavailable, nullptr, WebgpuShim::message(), info.userdata1,
-                  info.userdata2);
+    // Nothing, with and without a status that says so.
+    info.callback(s.gives_null ? internal::wgpu::kStatusSuccess : internal::wgpu::kRequestAdapterUnavailable, nullptr,
+                  WebgpuShim::message(), info.userdata1, info.userdata2);
     return next_future();
   }
   Asked<internal::wgpu::AdapterCallback> asked{info};
@@ -239,6 +240,7 @@ inline internal::webgpu::Library shimmed(const internal::webgpu::Library& librar
   s.device = nullptr;
   s.live = 0;
   s.gives_null = true;
+  s.scopes.clear();
   s.arm(0);
   internal::webgpu::Library result = library;
   internal::wgpu::Calls& calls = result.calls;

@@ -60,6 +60,7 @@ class LateQueue final : public Queue {
   }
   void finish_all() { finish_up_to(~0ull); }
   bool refuse_submit = false;
+  bool refuse_work = false;
 
  protected:
   static std::byte* at(const Window& window) {
@@ -76,10 +77,12 @@ class LateQueue final : public Queue {
     return {};
   }
   Result<void> do_copy(const Window& source, const Window& target) override {
+    if (refuse_work) return Error(Code::kDriver, Layer::kDevice, "refused");
     recorded_.push_back([from = at(source), to = at(target), bytes = source.bytes] { std::memmove(to, from, bytes); });
     return {};
   }
   Result<void> do_fill(const Window& target, std::uint8_t value) override {
+    if (refuse_work) return Error(Code::kDriver, Layer::kDevice, "refused");
     recorded_.push_back([to = at(target), value, bytes = target.bytes] { std::memset(to, value, bytes); });
     return {};
   }
@@ -277,6 +280,18 @@ TEST(Queue, KeepsWhatWasRecordedWhenASubmitFails) {
   EXPECT_EQ(out, std::vector<std::byte>(4, std::byte{5}));
 }
 
+TEST(Queue, DoesNotUseTheBuffersOfWorkThatTheDeviceRefused) {
+  Late late;
+  late.work.refuse_work = true;
+  const Buffer a = Buffer::allocate(late.device, u8, {16}).value(), b = Buffer::allocate(late.device, u8, {16}).value();
+  const Window from = a.window().value(), to = b.window().value();
+  EXPECT_TRUE(fails_with(late.queue->fill(to, 1), Code::kDriver));
+  EXPECT_TRUE(fails_with(late.queue->copy(from, to), Code::kDriver));
+  EXPECT_TRUE(fails_with(late.queue->copy_rows(from, 4, to, 4, 2, 4), Code::kDriver));
+  EXPECT_FALSE(internal::is_used(*from.owner));
+  EXPECT_FALSE(internal::is_used(*to.owner));
+}
+
 TEST(Queue, WaitsOnTheHostForAnotherQueuesMomentWhereTheDeviceCannot) {
   Late late;
   const Buffer buffer = Buffer::allocate(late.device, u8, {4}).value();
@@ -403,6 +418,9 @@ TEST(Queue, CopiesRowsWithPitches) {
   EXPECT_TRUE(
       fails_with(queue->copy_rows(source.window().value(), 1, target.window().value(), 3, 2, 3), Code::kInvalidView));
   EXPECT_TRUE(queue->copy_rows(source.window().value(), 4, target.window().value(), 3, 2, 0));
+  // Rows without a gap between them.
+  ASSERT_TRUE(queue->copy_rows(source.window().value(), 3, target.window().value(), 3, 3, 3));
+  EXPECT_EQ(std::vector(bytes.begin(), bytes.end()), (std::vector<std::uint8_t>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
 }
 
 TEST(Queue, CopiesBetweenDevicesThatCannotReachEachOtherThroughTheHost) {

@@ -29,5 +29,14 @@ TEST(ShapeModel, LearnsAProportionFromTwoRecordings) {
   EXPECT_EQ(predicted(model, 10), 10'240u);
 }
 
+TEST(ShapeModel, TakesTheBytesOfARunThatWasAsLargeWhereThereIsNoFunction) {
+  ShapeModel model(16, 64);
+  const std::array<std::uint64_t, 9> bytes = {64, 704, 1024, 3648, 4096, 9152, 10'240, 20'032, 31'744};
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    model.add(std::array{static_cast<std::int64_t>(10 * (i + 1))}, one_request(bytes[i]));
+  EXPECT_EQ(predicted(model, 50), 4096u) << "as large as a run that is known";
+  EXPECT_EQ(predicted(model, 51), 9152u);
+}
+
 }  // namespace
 }  // namespace berth::internal::replay

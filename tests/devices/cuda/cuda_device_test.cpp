@@ -331,6 +331,12 @@ TEST_F(CudaOnDouble, CopiesRowsInOneCall) {
   ASSERT_TRUE(queue->copy_rows(a.window().value(), 40, b.window().value(), 50, 10, 20));
   EXPECT_EQ(cuda_double().calls("cuMemcpy2DAsync"), 1u);
   EXPECT_EQ(cuda_double().calls("cuMemcpyDtoDAsync"), 0u);
+  // Windows that meet do not overlap.
+  const Window head = a.view(0, 500).value().window().value(), tail = a.view(500, 500).value().window().value();
+  ASSERT_TRUE(queue->copy_rows(head, 50, tail, 50, 10, 10));
+  ASSERT_TRUE(queue->copy_rows(tail, 50, head, 50, 10, 10));
+  EXPECT_EQ(cuda_double().calls("cuMemcpy2DAsync"), 3u);
+  EXPECT_EQ(cuda_double().calls("cuMemcpyDtoDAsync"), 0u);
   ASSERT_TRUE(queue->finish());
 }
 
@@ -343,6 +349,16 @@ TEST_F(CudaOnDouble, PutsAllocationsOnTheStreamOfTheQueueThatIsNamed) {
   ASSERT_TRUE(queue->read(buffer.window().value(), seen));
   EXPECT_EQ(cuda_double().calls("cuStreamWaitEvent"), 0u) << "one stream needs no event";
   ASSERT_TRUE(queue->finish());
+  EXPECT_EQ(seen, Bytes(64));
+}
+
+TEST_F(CudaOnDouble, AllocatesAlsoForTheLineOfAnotherGpu) {
+  const DevicePtr gpu = device("CUDA:0").value();
+  const QueuePtr other = device("CUDA:1").value()->make_queue().value();
+  const auto buffer = Buffer::allocate(gpu, u8, {64}, {.zero = true, .on = other->timeline()});
+  ASSERT_TRUE(buffer.has_value()) << buffer.error().message();
+  Bytes seen(64, std::byte{1});
+  ASSERT_TRUE(buffer->copyout(seen));
   EXPECT_EQ(seen, Bytes(64));
 }
 

@@ -26,6 +26,15 @@ TEST(UcxDriver, RefusesALibraryThatIsNotUcx) {
   EXPECT_NE(other.error().message().find("ucp_get_version"), std::string::npos) << other.error().message();
 }
 
+TEST(UcxDriver, TellsARequestFromAStatus) {
+  const auto from = [](std::intptr_t number) { return reinterpret_cast<StatusOrRequest>(number); };
+  int request = 0;
+  EXPECT_TRUE(is_request(&request));
+  EXPECT_TRUE(is_request(from(kLastStatus - 1)));
+  for (const std::intptr_t status : {std::intptr_t{kOk}, std::intptr_t{kNoMemory}, std::intptr_t{kLastStatus}})
+    EXPECT_FALSE(is_request(from(status))) << status;
+}
+
 TEST(UcxDriver, IsTheOneThatTheEnvironmentNames) {
   const char* const before = std::getenv("BERTH_UCX");
   const std::string kept = before == nullptr ? "" : before;

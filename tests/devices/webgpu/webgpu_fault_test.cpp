@@ -116,6 +116,7 @@ TEST_P(WebgpuFaults, EveryCallThatFailsIsNamedAndLeaksNothing) {
       }
     }
     EXPECT_EQ(shim.live.load(), 0) << shim.failed << " left handles behind";
+    EXPECT_TRUE(shim.scopes.empty()) << shim.failed << " left error scopes open";
     if (HasFailure()) break;
   }
 }
