@@ -387,28 +387,32 @@ TEST(KvCache, WritesTheCsrFormWithLastPageLengths) {
   EXPECT_EQ(cache->write_csr(0, ids, indptr, few, last).error().code(), Code::kSizeMismatch);
 }
 
-// A policy that remembers the last sequence it was told of.
+// A policy that remembers the last sequence it was told of, and when.
 class Witness final : public EvictionAdaptor {
  public:
-  explicit Witness(Visit& seen) : EvictionAdaptor(make_lru_eviction()), seen_(seen) {}
+  Witness(Visit& seen, std::uint32_t& now) : EvictionAdaptor(make_lru_eviction()), seen_(seen), now_(now) {}
   void visited(const Visit& visit, Blocks& blocks) noexcept override {
     seen_ = visit;
     seen_.path = {};
+    now_ = blocks.now();
     EvictionAdaptor::visited(visit, blocks);
   }
 
  private:
   Visit& seen_;
+  std::uint32_t& now_;
 };
 
 TEST(KvCache, TellsThePolicyWhenASequenceWasOpenedAndClosed) {
   Visit seen;
-  const auto cache = cache_of(8, std::make_unique<Witness>(seen));
+  std::uint32_t now = 0;
+  const auto cache = cache_of(8, std::make_unique<Witness>(seen, now));
   const auto opened = cache->open(count_from(1, 9), {.now = 1'000}).value();
   append(*cache, opened.id, 77);
   ASSERT_TRUE(cache->close(opened.id, 5'000));
   EXPECT_EQ(seen.opened, 1'000u);
   EXPECT_EQ(seen.closed, 5'000u);
+  EXPECT_EQ(now, 5'000u) << "the time that the blocks tell";
   EXPECT_EQ(seen.prompt_tokens, 9u);
   EXPECT_EQ(seen.tokens, 10u);
 }

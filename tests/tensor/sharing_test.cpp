@@ -255,11 +255,6 @@ class SharingOnCpu : public ::testing::Test {
 };
 
 // An access past the end of a file that shrank would end the process.
-TEST_F(SharingOnCpu, IsOutOfMemoryWhereTheSystemHasNoFileOfThatSize) {
-  for (const std::size_t bytes : {std::size_t{1} << 62, SIZE_MAX / 2 - 4096})
-    EXPECT_TRUE(fails_with(memory_->allocate({.bytes = bytes}), Code::kOutOfMemory)) << bytes;
-}
-
 TEST_F(SharingOnCpu, RefusesMemoryThatCanShrink) {
   SharedMemory shared{.descriptor = memory_file(8192, 0), .memory_bytes = 8192, .offset = 0};
   EXPECT_TRUE(fails_with(import(shared, 8192), Code::kInvalidData));
