@@ -95,7 +95,7 @@ class Build:
         command = ["cmake", "-S", self.tree, "-B", self.output, "-G", "Ninja", "-DCMAKE_C_COMPILER=clang-16",
                    "-DCMAKE_CXX_COMPILER=clang++-16", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1",
                    f"-DCMAKE_CXX_FLAGS=-w -ferror-limit=0 -include {self.tree}/mutation.h", "-DBERTH_METAL=ON",
-                   "-DBERTH_METAL_DOUBLE=ON", "-DBERTH_TESTS=ON", "-DBERTH_QUICK_TESTS=ON", "-DBERTH_BENCH=OFF", "-DBERTH_CLI=OFF",
+                   "-DBERTH_METAL_DOUBLE=ON", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=OFF", "-DBERTH_CLI=OFF",
                    "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
