@@ -207,15 +207,16 @@ void SlabMemory::free_part(std::uint32_t key) noexcept {
 }
 
 void SlabMemory::free_reached() noexcept {
-  for (auto one = pending_.begin(); one != pending_.end();) {
-    if (!is_reached(one->last_use)) {
-      ++one;
+  auto kept = pending_.begin();
+  for (const Pending& one : pending_) {
+    if (!is_reached(one.last_use)) {
+      *kept++ = one;
       continue;
     }
-    pending_bytes_ -= parts_[one->key].bytes;
-    free_part(one->key);
-    one = pending_.erase(one);
+    pending_bytes_ -= parts_[one.key].bytes;
+    free_part(one.key);
   }
+  pending_.erase(kept, pending_.end());
 }
 
 std::size_t SlabMemory::give_back_empty(std::size_t keep_bytes) noexcept {
