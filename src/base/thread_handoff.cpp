@@ -36,7 +36,6 @@ extern "C" const char* __tsan_default_suppressions() {
          "thread:libvulkan_lvp\n"
          "mutex:libvulkan_lvp\n"
          "deadlock:libvulkan_lvp\n"
-         "deadlock:berth::internal::webgpu::\n"
          "race:libonnxruntime\n"
          "deadlock:libonnxruntime\n";
 }

@@ -164,8 +164,8 @@ class Buffer {
   // message if the buffer is not allocated.
   void* as_raw_ptr() const noexcept;
   // The device's handle of the whole storage (host address, CUdeviceptr, MTL::Buffer*, WGPUBuffer), for use with
-  // byte_offset(). 0 if not allocated, and if the object of the driver holds other buffers too, as in growable memory on
-  // WEBGPU and METAL: window() has the object and the offset in it.
+  // byte_offset(). 0 if not allocated, and if the object of the driver holds other buffers too (growable memory on
+  // WEBGPU and METAL): window() has the object and the offset in it.
   std::uint64_t native_handle() const noexcept;
   // The window as an argument for queues. Allocates a lazy buffer. The addresses in it are valid while it exists. The
   // driver's error if the memory was being moved and cannot be restored.
