@@ -19,7 +19,8 @@ void take_over(const void* token) noexcept {
 // allocations of the library itself, whose passing between threads is not visible. The WebGPU library, the software
 // Vulkan driver below it and ONNX Runtime are not instrumented: their locks are not visible, or only in part.
 // called_from_lib is not used for the Vulkan driver, because the loader unloads it and the sanitizer then ends the
-// process.
+// process. For the same reason lock orders below the WEBGPU device are named by its own functions: a mutex of a driver
+// that was unloaded counts as held for ever, and the frames of the driver have no names.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "race_top:oneapi/tbb/\n"
@@ -36,6 +37,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "thread:libvulkan_lvp\n"
          "mutex:libvulkan_lvp\n"
          "deadlock:libvulkan_lvp\n"
+         "deadlock:berth::internal::webgpu::\n"
          "race:libonnxruntime\n"
          "deadlock:libonnxruntime\n";
 }
