@@ -1,6 +1,6 @@
 # berth_precompile(TARGET HEADER...) compiles these headers and the part of the standard library that nearly every file
 # uses once for the target, instead of once per file: half of the processor time of a build was spent on them. A file
-# must still include what it uses; scripts/check_format compiles each without precompiled headers.
+# should still include what it uses; scripts/check_format reads most of them without precompiled headers.
 option(BERTH_PRECOMPILE "Compile common headers once per target" ${PROJECT_IS_TOP_LEVEL})
 set(berth_precompiled_standard <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cstring> <filesystem> <fstream>
   <functional> <map> <memory> <mutex> <numeric> <optional> <span> <string> <thread> <unordered_map> <utility> <vector>)

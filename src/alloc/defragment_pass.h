@@ -2,6 +2,7 @@
 // owner. Belongs to one thread.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -13,6 +14,9 @@ namespace berth::internal {
 
 struct DefragmentPass {
   using Clock = std::chrono::steady_clock;
+
+  // Blocks examined before other threads get the lock.
+  static constexpr int kExaminedAtOnce = 64;
 
   const DefragmentOptions& options;
   Clock::time_point began = Clock::now();
@@ -48,6 +52,16 @@ struct DefragmentPass {
     owner.end_move();
     count(result.in_use, bytes);
     return false;
+  }
+  // Gives the block back to its owner, `taken` being when it was taken, and counts the move if one was `started`.
+  void give_back(MovableOwner& owner, MovableOwner::Moved how, Clock::time_point taken, bool started,
+                 const Result<void>& outcome, std::size_t bytes) {
+    owner.end_move(how);
+    result.longest_pause = std::max<std::chrono::nanoseconds>(result.longest_pause, Clock::now() - taken);
+    if (!outcome) return fail(outcome.error(), bytes);
+    if (!started) return;
+    ++result.moved_count;
+    result.moved_bytes += bytes;
   }
   // Completes a move that an earlier pass has left unfinished.
   void finish_earlier_move(MovableOwner& owner, std::size_t bytes) {

@@ -20,8 +20,6 @@ using Clock = DefragmentPass::Clock;
 constexpr std::size_t kMostCost = 256;
 // A block leaves its step for one further down if that fills it by at least this fraction of the block.
 constexpr std::size_t kMostCostToCross = 8;
-// Blocks examined before other threads get the lock.
-constexpr int kExaminedAtOnce = 64;
 
 }  // namespace
 
@@ -184,7 +182,7 @@ std::optional<MappedGrowable::Candidate> MappedGrowable::next_candidate(Defragme
   const DefragmentOptions& options = pass.options;
   while (!pass.is_late()) {
     const MutexLock lock(mutex_);
-    for (int examined = 0; examined < kExaminedAtOnce; ++examined) {
+    for (int examined = 0; examined < DefragmentPass::kExaminedAtOnce; ++examined) {
       const auto next = owned_.lower_bound(cursor_);
       if (next == owned_.end() || (!options.pack_addresses && loose_ < step_)) {
         pass.result.finished = true;
@@ -253,12 +251,7 @@ void MappedGrowable::try_move(DefragmentPass& pass, const Candidate& candidate) 
       ended = MovableOwner::Moved::kUnfinished;
     }
   }
-  owner.end_move(ended);
-  pass.result.longest_pause = std::max<std::chrono::nanoseconds>(pass.result.longest_pause, Clock::now() - began);
-  if (!outcome) return pass.fail(outcome.error(), candidate.bytes);
-  if (!started) return;
-  ++pass.result.moved_count;
-  pass.result.moved_bytes += candidate.bytes;
+  pass.give_back(owner, ended, began, started, outcome, candidate.bytes);
 }
 
 DefragmentResult MappedGrowable::defragment(const DefragmentOptions& options) {

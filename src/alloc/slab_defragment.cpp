@@ -18,8 +18,6 @@ using Clock = DefragmentPass::Clock;
 // A part slides down over its own bytes if it gains at least this fraction of its size. Bounds the number of pieces in
 // which it is copied, each of which is submitted and waited for.
 constexpr std::size_t kMostPieces = 64;
-// Parts examined before other threads get the lock.
-constexpr int kExaminedAtOnce = 64;
 
 }  // namespace
 
@@ -46,7 +44,7 @@ std::optional<SlabMemory::Candidate> SlabMemory::next_candidate(DefragmentPass& 
   const DefragmentOptions& options = pass.options;
   while (!pass.is_late()) {
     const MutexLock lock(mutex_);
-    for (int examined = 0; examined < kExaminedAtOnce; ++examined) {
+    for (int examined = 0; examined < DefragmentPass::kExaminedAtOnce; ++examined) {
       auto slab = slabs_.lower_bound(cursor_slab_);
       if (slab == slabs_.end()) {
         pass.result.finished = true;
@@ -181,12 +179,7 @@ void SlabMemory::try_move(DefragmentPass& pass, const Candidate& candidate) {
       }
     }
   }
-  owner.end_move(ended);
-  pass.result.longest_pause = std::max<std::chrono::nanoseconds>(pass.result.longest_pause, Clock::now() - began);
-  if (!outcome) return pass.fail(outcome.error(), candidate.bytes);
-  if (!started) return;
-  ++pass.result.moved_count;
-  pass.result.moved_bytes += candidate.bytes;
+  pass.give_back(owner, ended, began, started, outcome, candidate.bytes);
 }
 
 Result<void> SlabMemory::complete(MovableOwner& owner) {

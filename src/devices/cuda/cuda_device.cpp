@@ -31,10 +31,6 @@ constexpr TimelineId made_on(std::uint32_t key) noexcept {
   return static_cast<TimelineId>(key >> 16);
 }
 
-Error unavailable(std::string text) {
-  return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice, std::move(text));
-}
-
 Result<int> attribute(const Driver& driver, Attribute which, Ordinal device) {
   int value = 0;
   if (const Status status = driver.cuDeviceGetAttribute(&value, which, device); status != kSuccess)
@@ -48,8 +44,9 @@ Result<CudaInfo> read_info(const Driver& driver, int ordinal) {
     return driver.error(status, "cuDeviceGetCount");
   Ordinal device = 0;
   if (const Status status = driver.cuDeviceGet(&device, ordinal); status != kSuccess)
-    return unavailable(fmt::format("CUDA:{} is not available: cuDeviceGet says {}; the driver has {} device{}", ordinal,
-                                   driver.words(status), count, count == 1 ? "" : "s"));
+    return Error::with_text(Code::kDeviceUnavailable, Layer::kDevice,
+                            fmt::format("CUDA:{} is not available: cuDeviceGet says {}; the driver has {} device{}",
+                                        ordinal, driver.words(status), count, count == 1 ? "" : "s"));
   CudaInfo info;
   info.ordinal = device;
   info.driver_version = driver.version;
