@@ -8,14 +8,15 @@
 #include <utility>
 
 #include "base/try.h"
-#include "berth/memory/queue.h"
 #include "berth/remote/window.h"
+#include "remote/remote_device.h"
 #include "remote/shard_load.h"
 
 namespace berth {
 namespace {
 
 using namespace std::chrono_literals;
+namespace remote = internal::remote;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = 100ms;  // how often a wait looks for lost ranks
@@ -69,38 +70,31 @@ class ClusterTransport final : public internal::ShardTransport {
   }
 
   Result<void> put(std::uint32_t target, std::uint64_t offset, const Window& source) override {
-    BERTH_TRY_ASSIGN(Import* const to, import(target));
-    Window place = to->window;
-    place.offset += offset;
-    place.bytes = source.bytes;
-    BERTH_TRY(to->queue->copy(source, place));
-    touched_.emplace(target, to);
-    return {};
+    BERTH_TRY_ASSIGN(const Import* const to, import(target));
+    remote::TicketPtr& ticket = tickets_[last_mark_ + 1];
+    if (ticket == nullptr) ticket = std::make_shared<remote::Ticket>();
+    return remote::write(to->device->engine(), *to->place.region, to->place.offset + offset, source.host_bytes(),
+                         ticket, false);
   }
 
-  Result<std::uint64_t> mark() override {
-    std::vector<std::pair<Queue*, Timepoint>> sent;
-    for (const auto& [target, to] : std::exchange(touched_, {})) {
-      BERTH_TRY_ASSIGN(const Timepoint moment, to->queue->submit());
-      sent.emplace_back(to->queue, moment);
-    }
-    marks_.emplace(++last_mark_, std::move(sent));
-    return last_mark_;
-  }
+  Result<std::uint64_t> mark() override { return ++last_mark_; }
 
+  // The source may change as soon as UCX has read it. Whether the bytes have arrived is asked once, at the end: the
+  // answer waits behind the bytes that the other rank sends, and two ranks that wait for each other lose half the link.
   Result<void> wait(std::uint64_t mark) override {
-    const auto node = marks_.extract(mark);
-    if (node.empty()) return {};
-    for (const auto& [queue, moment] : node.mapped()) BERTH_TRY(queue->wait(moment));
+    const auto node = tickets_.extract(mark);
+    if (node.empty() || imports_.empty()) return {};
+    remote::Engine& engine = imports_.begin()->second.device->engine();
+    const MutexLock lock(engine.mutex);
+    engine.wait([&] { return node.mapped()->in_flight == 0; });
     return {};
   }
 
   Result<void> finish(Result<void> own) override {
     // Also after a failure: sources of puts in flight must stay until they have ended.
-    if (!touched_.empty())
-      if (auto marked = mark(); !marked && own) own = marked.error();
-    while (!marks_.empty())
-      if (auto done = wait(marks_.begin()->first); !done && own) own = std::move(done);
+    while (!tickets_.empty())
+      if (auto done = wait(tickets_.begin()->first); !done && own) own = std::move(done);
+    if (own) own = confirm();
     if (!own) own = cause_of(own.error());
     imports_.clear();
     const auto own_time = Clock::now() - started_;
@@ -118,16 +112,24 @@ class ClusterTransport final : public internal::ShardTransport {
  private:
   struct Import {
     Buffer buffer;
-    Window window;
-    Queue* queue = nullptr;
+    remote::RemoteDevice* device = nullptr;
+    remote::RemoteDevice::Place place{};
   };
 
-  Result<Import*> import(std::uint32_t target) {
+  Result<void> confirm() {
+    if (imports_.empty()) return {};
+    std::vector<std::uint32_t> targets;
+    for (const auto& [target, to] : imports_) targets.push_back(target);
+    return remote::flush(imports_.begin()->second.device->engine(), targets);
+  }
+
+  Result<const Import*> import(std::uint32_t target) {
     if (const auto known = imports_.find(target); known != imports_.end()) return &known->second;
     Import made;
     BERTH_TRY_ASSIGN(made.buffer, cluster_.import(windows_[target]));
-    BERTH_TRY_ASSIGN(made.window, made.buffer.window());
-    BERTH_TRY_ASSIGN(made.queue, made.buffer.device().default_queue());
+    made.device = static_cast<remote::RemoteDevice*>(&made.buffer.device());
+    BERTH_TRY_ASSIGN(const Window window, made.buffer.window());
+    BERTH_TRY_ASSIGN(made.place, made.device->find(window));
     return &imports_.emplace(target, std::move(made)).first->second;
   }
 
@@ -208,8 +210,7 @@ class ClusterTransport final : public internal::ShardTransport {
   bool open_ = false;
   std::vector<RemoteWindow> windows_;
   std::map<std::uint32_t, Import> imports_;
-  std::map<std::uint32_t, Import*> touched_;  // since the last mark
-  std::map<std::uint64_t, std::vector<std::pair<Queue*, Timepoint>>> marks_;
+  std::map<std::uint64_t, remote::TicketPtr> tickets_;  // of the puts before each mark
   std::uint64_t last_mark_ = 0;
   Clock::time_point started_ = Clock::now();
 };

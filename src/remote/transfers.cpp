@@ -139,6 +139,15 @@ Result<void> write(Engine& engine, Region& region, std::size_t offset, std::span
   return engine.check(region.rank);
 }
 
+Result<void> flush(Engine& engine, std::span<const std::uint32_t> ranks) {
+  const MutexLock lock(engine.mutex);
+  const auto open = std::make_shared<std::size_t>(ranks.size());
+  for (const std::uint32_t rank : ranks) engine.flush(rank, [open](bool) { --*open; });
+  engine.wait([&] { return *open == 0; });
+  for (const std::uint32_t rank : ranks) BERTH_TRY(engine.check(rank));
+  return {};
+}
+
 Result<void> read(Engine& engine, Region& region, std::size_t offset, std::span<std::byte> target) {
   if (region.host != nullptr) {
     BERTH_TRY_ASSIGN(const Use use, Use::begin(engine, region));

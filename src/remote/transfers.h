@@ -16,6 +16,9 @@ namespace berth::internal::remote {
 Result<void> write(Engine& engine, Region& region, std::size_t offset, std::span<const std::byte> source,
                    const TicketPtr& ticket, bool reuse);
 
+// Returns when all writes of this process to these ranks have arrived. Fails with the first rank that is lost.
+Result<void> flush(Engine& engine, std::span<const std::uint32_t> ranks);
+
 // These come after all writes of this process to the rank, and are complete when they return.
 Result<void> read(Engine& engine, Region& region, std::size_t offset, std::span<std::byte> target);
 // With memmove semantics, between regions of one rank. The bytes do not cross the network.
