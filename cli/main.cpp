@@ -47,6 +47,18 @@ std::vector<std::string> take_program(int& argc, char** argv) {
   return mark == end ? std::vector<std::string>() : std::vector<std::string>(mark + 1, end);
 }
 
+// What to say of a first word that is no command; empty if it is one, or an option. CLI11 says only that a command is
+// missing.
+std::string unknown_command(CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return {};
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == argv[1]) return {};
+    if (!command->get_group().empty()) known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  return "there is no command \"" + std::string(argv[1]) + "\"; the commands are " + known;
+}
+
 int run(int argc, char** argv) {
   const std::vector<std::string> program = take_program(argc, argv);
   CLI::App app{"Berth: the memory layer for tensor runtimes"};
@@ -64,6 +76,8 @@ int run(int argc, char** argv) {
   berth::cli::add_launch_command(app, program, exit_code);
   berth::cli::add_explain_command(app, exit_code);
   berth::cli::add_diff_command(app, exit_code);
+  if (const std::string unknown = unknown_command(app, argc, argv); !unknown.empty())
+    return berth::cli::complain("", unknown, 2);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

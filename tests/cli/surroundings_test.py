@@ -56,6 +56,15 @@ class Surroundings(unittest.TestCase):
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         return subprocess.run([BERTH, *arguments], timeout=120, **options)
 
+    def test_a_word_that_is_no_command_is_named_with_the_commands_there_are(self):
+        for word in ("nonsense", "", "plan\x1b[31m"):
+            result = self.run_berth(word)
+            self.assertEqual(result.returncode, 2, word)
+            self.assertIn(b"there is no command", result.stderr)
+            self.assertIn(b"devices, replay, plan", result.stderr)
+            self.assertNotIn(b"run-worker", result.stderr)  # the program calls that one itself
+            self.assertNotIn(b"\x1b", result.stderr)
+
     def test_the_commands_below_succeed_where_nothing_is_wrong(self):
         for command in self.commands:
             ran = self.run_berth(*command)
