@@ -132,7 +132,6 @@ Result<void> share_block(const std::string& folder, std::span<std::byte> pages) 
 }  // namespace
 
 WeightMemory::~WeightMemory() {
-  const MutexLock guard(mutex_);
   for (const auto& [address, owned] : blocks_) ::munmap(reinterpret_cast<void*>(address), owned.bytes);
 }
 

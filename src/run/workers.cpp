@@ -203,6 +203,16 @@ struct Workers::Register {
     static Register* const one = new Register;  // never destroyed: tasks may come at exit
     return *one;
   }
+  // Functions of their own, because the thread-safety analysis leaves constructors and destructors out.
+  std::uint64_t add(const std::shared_ptr<Shared>& shared) {
+    const MutexLock lock(mutex);
+    alive.emplace(++last, shared);
+    return last;
+  }
+  void remove(std::uint64_t id) {
+    const MutexLock lock(mutex);
+    alive.erase(id);
+  }
 };
 
 class Workers::Task : TaskMemory {
@@ -229,17 +239,11 @@ class Workers::Task : TaskMemory {
   std::uint32_t worker_;
 };
 
-Workers::Workers(const StepGraph& graph) : shared_(std::make_shared<Shared>(graph)) {
-  Register& all = Register::instance();
-  const MutexLock lock(all.mutex);
-  id_ = ++all.last;
-  all.alive.emplace(id_, shared_);
-}
+Workers::Workers(const StepGraph& graph)
+    : shared_(std::make_shared<Shared>(graph)), id_(Register::instance().add(shared_)) {}
 
 Workers::~Workers() {
-  Register& all = Register::instance();
-  const MutexLock lock(all.mutex);
-  all.alive.erase(id_);
+  Register::instance().remove(id_);
 }
 
 void Workers::run(std::uint32_t workers, Execute execute, void* context) {

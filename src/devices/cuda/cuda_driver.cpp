@@ -78,10 +78,13 @@ Result<const Driver*> Driver::open() {
 }
 
 Result<const Driver*> Driver::open(const std::string& path) {
-  static Mutex mutex;
-  static auto* const open_drivers = new std::map<std::string, std::unique_ptr<Driver>>;  // never unloaded
-  const MutexLock lock(mutex);
-  std::unique_ptr<Driver>& known = (*open_drivers)[path];
+  struct Drivers {
+    Mutex mutex;
+    std::map<std::string, std::unique_ptr<Driver>> by_path BERTH_GUARDED_BY(mutex);
+  };
+  static auto* const drivers = new Drivers;  // never unloaded
+  const MutexLock lock(drivers->mutex);
+  std::unique_ptr<Driver>& known = drivers->by_path[path];
   if (known == nullptr) {
     auto loaded = load(path);
     if (!loaded) return loaded.error();

@@ -5,6 +5,10 @@
 namespace berth::internal::planner {
 
 Crew::~Crew() {
+  close();
+}
+
+void Crew::close() {
   {
     const MutexLock lock(mutex_);
     closing_ = true;

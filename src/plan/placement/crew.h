@@ -25,6 +25,7 @@ class Crew {
 
  private:
   void serve(unsigned who);
+  void close();  // not in the destructor: the thread-safety analysis leaves destructors out
 
   unsigned helpers_;
   Mutex mutex_;
