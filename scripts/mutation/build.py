@@ -13,6 +13,7 @@ PROGRAMS = {  # target: where it is
     "berth_metal_tests": "tests/devices/metal/berth_metal_tests",
     "system_faults_test": "tests/system_faults/system_faults_test",
     "allocations_test": "tests/allocations/allocations_test",
+    "berth_ncnn_tests": "tests/engines/ncnn/berth_ncnn_tests",  # where scripts/build_ncnn was run
 }
 SLACK = 32  # numbers a file may gain before all files are numbered anew
 MOST = 1 << 16
@@ -28,6 +29,8 @@ class Build:
         self.state = json.loads(self.state_path.read_text()) if self.state_path.exists() else {"first": {}, "refused": []}
         self.refused = set(tuple(r) for r in self.state["refused"])
         self.sources, self.mutants = {}, []
+        self.ncnn = (root / "build/ncnn/lib/libncnn.a").exists()
+        self.programs = {name: self.output / path for name, path in PROGRAMS.items() if "ncnn" not in name or self.ncnn}
 
     def find(self):
         """Reads the sources and numbers their mutants. A file keeps its numbers as long as they fit."""
@@ -69,7 +72,7 @@ class Build:
                 link(self.tree / path.relative_to(self.root), path)
         for name in LINKS:
             link(self.tree / name, self.root / name)
-        for name in ("venv", "metal-cpp"):
+        for name in ("venv", "metal-cpp", "ncnn"):
             if (self.root / "build" / name).exists():
                 link(self.tree / "build" / name, self.root / "build" / name)
         put(self.tree / "mutation.h", (self.root / "scripts/mutation/mutation.h").read_text())
@@ -96,7 +99,7 @@ class Build:
                    "-DCMAKE_CXX_COMPILER=clang++-16", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1",
                    f"-DCMAKE_CXX_FLAGS=-w -ferror-limit=0 -include {self.tree}/mutation.h", "-DBERTH_METAL=ON",
                    "-DBERTH_METAL_DOUBLE=ON", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=OFF", "-DBERTH_CLI=OFF",
-                   "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+                   "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", f"-DBERTH_NCNN={'ON' if self.ncnn else 'OFF'}"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"mutate: cmake failed\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
@@ -105,7 +108,7 @@ class Build:
         """Returns whether everything was built, and the compiler's messages."""
         # The library alone shows what is refused in sources; only then are the tests compiled.
         text = ""
-        for targets in (["berth"], list(PROGRAMS)):
+        for targets in (["berth"], list(self.programs)):
             run = subprocess.Popen(["ninja", "-C", self.output, "-j", str(self.jobs), "-k", "0", *targets], stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, errors="replace")
             for line in run.stdout:

@@ -12,7 +12,7 @@ import threading
 import time
 import zlib
 
-from .build import MOST, PROGRAMS
+from .build import MOST
 
 MEMORY = 8 << 30  # of one test process; a mutant may allocate for ever
 
@@ -29,14 +29,15 @@ class Runs:
         self.lock = threading.Lock()
 
     def execute(self, program, tests, timeout, **variables):
-        """Runs tests of one program in a process of their own. Returns "passed", "failed", "crashed" or "hung", and the
-        seconds of processor time, which other programs of the machine hardly change."""
+        """Runs tests of one program in a process of their own. Returns "passed", "skipped" (one of them), "failed",
+        "crashed" or "hung", and the seconds of processor time, which other programs of the machine hardly change."""
         scratch = tempfile.mkdtemp(prefix="mutate.")
-        flags = os.path.join(scratch, "flags")
+        flags, report = os.path.join(scratch, "flags"), os.path.join(scratch, "report.json")
         with open(flags, "w") as file:
             file.write("--gtest_filter=" + ":".join(tests) + "\n")
         environment = {**self.environment, "TMPDIR": scratch, **variables}
-        run = subprocess.Popen([self.build.output / PROGRAMS[program], f"--gtest_flagfile={flags}"], cwd=scratch, env=environment,
+        run = subprocess.Popen([self.build.programs[program], f"--gtest_flagfile={flags}", f"--gtest_output=json:{report}"],
+                               cwd=scratch, env=environment,
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                start_new_session=True, preexec_fn=limit)
         late = threading.Event()
@@ -48,13 +49,14 @@ class Runs:
         timer.start()
         try:
             _, status, usage = os.wait4(run.pid, 0)
+            skipped = has_skipped(report)
         finally:
             timer.cancel()
             timer.join()
             kill_group(run.pid)  # the children it left
             shutil.rmtree(scratch, ignore_errors=True)
         run.returncode = os.waitstatus_to_exitcode(status)
-        result = {0: "passed", 1: "failed"}.get(run.returncode, "hung" if late.is_set() else "crashed")
+        result = {0: "skipped" if skipped else "passed", 1: "failed"}.get(run.returncode, "hung" if late.is_set() else "crashed")
         return result, usage.ru_utime + usage.ru_stime
 
     def reach(self):
@@ -68,7 +70,7 @@ class Runs:
                 known = saved["tests"]
         version = test_versions(self.build.root / "tests")
         versions = {(program, test): version(file)
-                    for program in PROGRAMS for test, file in list_tests(self.build.output / PROGRAMS[program]).items()}
+                    for program, path in self.build.programs.items() for test, file in list_tests(path).items()}
         names = list(versions)
         remaining = [name for name in names if name not in known or known[name][4] != versions[name]]
         done = 0
@@ -95,7 +97,7 @@ class Runs:
             if result == "passed":
                 self.tests[name] = (seconds, bits)
                 self.patience[name] = patience
-            else:
+            elif result != "skipped":
                 self.failing.append(name)
         self.path.write_bytes(pickle.dumps({"sources": sources, "tests": {n: known[n] for n in names}}))
         self.cost = {name: seconds * (20 + bits.bit_count()) for name, (seconds, bits) in self.tests.items()}
@@ -108,7 +110,7 @@ class Runs:
         ran, budget, at, size = 0, most_seconds, 0, 8
         while at < len(names) and budget > 0:
             batch, at, size = names[at:at + size], at + size, size * 6
-            for program in PROGRAMS:
+            for program in self.build.programs:
                 some, patience = [], 20
                 for name in batch:
                     if name[0] == program and budget > 0:
@@ -145,6 +147,15 @@ class Runs:
                 killed += m.result not in ("survived", "unreached")
                 self.progress(f"mutants: {done} of {len(runs)}, {killed} killed")
                 yield m
+
+
+def has_skipped(report):
+    """Whether a test was skipped. Without a mutant it was not, so that this is noticed: ./test allows no new skips."""
+    try:
+        with open(report) as file:
+            return any(test["result"] == "SKIPPED" for suite in json.load(file)["testsuites"] for test in suite["testsuite"])
+    except (OSError, ValueError):
+        return False  # it crashed before
 
 
 def kill_group(group):

@@ -214,6 +214,25 @@ TEST_F(SegmentOnDouble, ChangesNothingWhenTheGpuIsFull) {
   EXPECT_TRUE(Buffer::allocate(segment, u8, {2 * kStep}).has_value());
 }
 
+TEST_F(SegmentOnDouble, LeavesALargerBlockOfTheLineAloneWhileThereIsRoom) {
+  const DevicePtr gpu = device("CUDA").value();
+  const auto segment = make_growable(gpu, {.reserve_bytes = 4 * kStep, .step_bytes = kStep}).value();
+  const QueuePtr queue = gpu->make_queue().value();
+  std::uint64_t large = 0;
+  {
+    const Buffer buffer = Buffer::allocate(segment, u8, {2 * kStep}).value();
+    large = buffer.native_handle();
+    ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
+    ASSERT_TRUE(queue->submit());
+  }
+  EXPECT_EQ(segment->counters().pending_bytes, 2 * kStep);
+  const Buffer small = Buffer::allocate(segment, u8, {kStep}, {.on = queue->timeline()}).value();
+  EXPECT_NE(small.native_handle(), large) << "the other half of the block would be lost to everybody";
+  const Buffer same = Buffer::allocate(segment, u8, {2 * kStep}, {.on = queue->timeline()}).value();
+  EXPECT_EQ(same.native_handle(), large);
+  ASSERT_TRUE(queue->finish());
+}
+
 TEST_F(SegmentOnDouble, ServesAPoolThatNamesAQueue) {
   const DevicePtr gpu = device("CUDA").value();
   const auto cached = make_caching_pool(gpu);

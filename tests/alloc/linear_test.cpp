@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <latch>
 #include <thread>
 
 #include "berth/alloc/caching_pool.h"
@@ -203,6 +206,8 @@ TEST(Linear, DoesNotReuseBytesThatSubmittedWorkUses) {
   linear->release(in_first, use);
   ASSERT_TRUE(linear->reset(mark));
   EXPECT_EQ(linear->counters().set_aside_bytes, kSlab);
+  EXPECT_EQ(linear->counters().waiting_bytes, 64 + kSlab) << "each once";
+  EXPECT_EQ(linear->counters().waiting_count, 2u);
   const Block other = linear->allocate({.bytes = 64}).value();
   const Block another = linear->allocate({.bytes = kSlab}).value();
   for (const Block& block : {other, another})
@@ -298,18 +303,33 @@ TEST(Linear, ServesOtherThreadsAfterItsOwner) {
   const auto linear = linear_on_cpu();
   const Block mine = linear->allocate({.bytes = 64}).value();
   std::vector<Block> theirs(4);
+  // Whether nobody else wrote to a block while this thread had it.
+  const auto is_own = [&](std::size_t bytes, unsigned char mark) {
+    const Block block = linear->allocate({.bytes = bytes}).value();
+    std::memset(block.host, mark, bytes);
+    const bool own = std::all_of(block.host, block.host + bytes, [&](std::byte b) { return b == std::byte{mark}; });
+    linear->release(block);
+    return own;
+  };
+  std::latch all(static_cast<std::ptrdiff_t>(theirs.size()) + 1);
+  std::atomic<std::size_t> at_work{theirs.size()};
+  std::atomic<bool> apart{true};
   {
     std::vector<std::jthread> threads;
-    for (Block& block : theirs)
-      threads.emplace_back([&] {
-        for (int i = 0; i < 1000; ++i) {
-          const Block mutable_block = linear->allocate({.bytes = 32}).value();
-          linear->release(mutable_block);
-        }
-        block = linear->allocate({.bytes = 32}).value();
+    for (std::size_t i = 0; i < theirs.size(); ++i)
+      threads.emplace_back([&, i] {
+        all.arrive_and_wait();
+        for (int round = 0; round < 5000; ++round)
+          if (!is_own(32, static_cast<unsigned char>(i + 1))) apart = false;
+        theirs[i] = linear->allocate({.bytes = 32}).value();
+        --at_work;
       });
-    for (int i = 0; i < 1000; ++i) linear->release(linear->allocate({.bytes = 48}).value());
+    all.arrive_and_wait();
+    // The owner does not stop before the others do.
+    while (at_work.load() > 0)
+      if (!is_own(48, 100)) apart = false;
   }
+  EXPECT_TRUE(apart);
   EXPECT_EQ(linear->counters().live_count, 5u);
   for (const Block& block : theirs) linear->release(block);
   linear->release(mine);

@@ -68,5 +68,21 @@ TEST(InputFile, ReadsAPipeToItsEnd) {
   EXPECT_TRUE(fails_with(read_whole_stream(-1, "nothing"), Code::kIo));
 }
 
+TEST(InputFile, OpensRegularFilesOnly) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", counting_bytes(10));
+  const int descriptor = open_regular_file(path).value();
+  char first = 1;
+  EXPECT_EQ(::read(descriptor, &first, 1), 1);
+  EXPECT_EQ(first, 0);
+  ::close(descriptor);
+  const auto absent = open_regular_file((folder.path() / "absent").string());
+  EXPECT_TRUE(fails_with(absent, Code::kNotFound));
+  EXPECT_TRUE(fails_with(open_regular_file(folder.path().string()), Code::kIo));
+  const std::string pipe = (folder.path() / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(fails_with(open_regular_file(pipe), Code::kIo));
+}
+
 }  // namespace
 }  // namespace berth::internal

@@ -88,6 +88,9 @@ TEST_F(SystemMemoryTest, ListsALimitOfTheProcessOnlyWhereItHasOne) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_DATA, &before), 0);
   EXPECT_EQ(free_of("RLIMIT_DATA") == kNone, before.rlim_cur == RLIM_INFINITY);
+  rlimit addresses{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &addresses), 0);
+  EXPECT_EQ(free_of("RLIMIT_AS") == kNone, addresses.rlim_cur == RLIM_INFINITY);
   write("/proc/self/status", "VmData:  1024 kB\n");
   const rlimit set{.rlim_cur = std::min(before.rlim_max, rlim_t{1} << 60), .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_DATA, &set), 0);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -136,6 +137,25 @@ TEST_F(OrtOrder, IsWhatTheEngineExecutesForAnyIndices) {
     EXPECT_EQ(indices_of(read_graph(as_bytes_of(after)).value()), indices);
     EXPECT_EQ(after.size(), now.size());
   }
+}
+
+// Whoever writes other indices must find all of them: a node has its own, its edges name it, and an edge names both ends.
+TEST_F(OrtOrder, HasEveryPlaceOfAnIndexInTheFile) {
+  const OrtGraph graph = read_graph(as_bytes_of(file_)).value();
+  std::map<std::uint32_t, std::uint32_t> writer;
+  for (std::uint32_t node = 0; node < graph.nodes.size(); ++node)
+    for (const std::uint32_t value : graph.nodes[node].writes) writer[value] = node;
+  std::vector<std::size_t> expected(graph.nodes.size()), found(graph.nodes.size());
+  for (std::uint32_t node = 0; node < graph.nodes.size(); ++node) {
+    if (graph.nodes[node].movable) expected[node] += 2;
+    for (const std::uint32_t value : graph.nodes[node].reads) {
+      if (!writer.contains(value)) continue;
+      ++expected[node];  // in the list of the other end
+      ++expected[writer[value]];
+    }
+  }
+  for (const OrtGraph::Place& place : graph.places) ++found[place.node];
+  EXPECT_EQ(found, expected);
 }
 
 TEST_F(OrtOrder, NeedsLessMemoryAndGivesTheSameBits) {

@@ -59,6 +59,18 @@ TEST(Tflite, WritesAnOffsetForEachTensorThatTheArenaHolds) {
   EXPECT_EQ(planned.problem.lifetimes.size(), 3u);
 }
 
+TEST(Tflite, RefusesOtherVersionsOfTheSchema) {
+  for (const std::uint32_t version : {0u, 1u, 3u, 4u, 0xffff'ffffu}) {
+    FlatTable model = chain({16, 16}).table();
+    model.fields[0] = version;
+    const auto planned = plan_tflite(FlatWriter::write(model, "TFL3"));
+    EXPECT_EQ(planned.has_value(), version >= 1 && version <= 3) << version;
+    if (!planned) {
+      EXPECT_EQ(planned.error().code(), Code::kInvalidData) << version;
+    }
+  }
+}
+
 TEST(Tflite, KeepsEveryOtherByteOfTheModel) {
   const auto model = chain({64, 128, 32, 16}).file();
   const auto planned = plan_tflite(model).value();

@@ -11,6 +11,7 @@
 #include "berth/alloc/limit.h"
 #include "berth/alloc/statistics.h"
 #include "berth/berth.h"
+#include "berth/tensor/step_buffers.h"
 #include "berth/testing.h"
 
 namespace berth {
@@ -42,6 +43,24 @@ void expect_sound(const std::function<Result<void>(const DevicePtr&)>& scenario,
   const SweepReport report = fail_each(scenario, {.after = still_works});
   EXPECT_TRUE(report.ok()) << report.to_string();
   EXPECT_GE(report.rounds, at_least) << "the sweep reached fewer calls than there are";
+}
+
+TEST(FaultSweep, MemoryThatIsNotZeroedIsNotGivenAsZeroed) {
+  expect_sound(
+      [](const DevicePtr& device) -> Result<void> {
+        StepBuffers steps(device);
+        {
+          BERTH_TRY_ASSIGN(const Buffer used, steps.allocate(u8, {64}));
+          BERTH_TRY(used.copyin(filled(64, 7)));
+          BERTH_TRY(steps.release(used));
+        }
+        BERTH_TRY_ASSIGN(const Buffer zeroed, steps.allocate(u8, {64}, {.zero = true}));
+        Bytes seen(64);
+        BERTH_TRY(zeroed.copyout(seen));
+        EXPECT_EQ(seen, filled(64, 0));
+        return {};
+      },
+      4);
 }
 
 TEST(FaultSweep, BuffersStayLazyWhenTheirAllocationFails) {

@@ -39,6 +39,21 @@ TEST(ComputeGraph, WorksInPlaceWhereNothingElseNeedsTheArgument) {
   EXPECT_EQ(other.reserved_bytes(), 32u + 2 * 256);
 }
 
+TEST(ComputeGraph, GivesMemoryThatWasTakenOverBackOnce) {
+  ComputeGraph graph;
+  const auto a = graph.make(row(64), {graph.input(row(8))});
+  const auto b = graph.in_place(row(64), {a});
+  const auto c = graph.make(row(64), {b});
+  const auto d = graph.make(row(64), {c});
+  graph.keep(d);
+  graph.expand(d);
+  EXPECT_EQ(graph.reserved_bytes(), 32u + 2 * 256);
+  const PlanProblem problem = graph.problem();
+  ASSERT_EQ(problem.lifetimes.size(), 4u) << "b is where a is";
+  EXPECT_EQ(problem.lifetimes[0].last, 1) << "the input, which a alone reads";
+  EXPECT_EQ(problem.lifetimes[1].last, 3) << "a and then b, which c reads";
+}
+
 TEST(ComputeGraph, GivesNoMemoryAwayThroughAView) {
   ComputeGraph graph;
   const auto a = graph.make(row(64), {graph.input(row(8))});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -179,6 +180,45 @@ TEST(Fit, KeepsAStateOfConstantSize) {
   EXPECT_EQ(fit(model, {.context = 100'000, .sequences = 3}).value().cache, result.cache);
 }
 
+TEST(Fit, GivesStatesToTheLayersThatHaveTensorsOfThem) {
+  auto file = mamba();
+  file.architecture = "jamba";
+  file.numbers["attention.head_count"] = 4;
+  file.numbers["block_count"] = 3;
+  file.lists["attention.head_count_kv"] = {0, 2, 0};
+  file.tensors["blk.1.attn_k.weight"] = {32, 64};
+  file.tensors["blk.2.ssm_in.weight"] = {256, 64};
+  file.tensors.erase("blk.1.ssm_in.weight");
+  const auto mixed = file.read().value();
+  ASSERT_EQ(mixed.layers.size(), 3u);
+  EXPECT_EQ(mixed.layers[0].recurrent_state, 16u * 128);
+  EXPECT_EQ(mixed.layers[1].recurrent_state, 0u);
+  EXPECT_EQ(mixed.layers[1].convolution_state, 0u);
+  EXPECT_EQ(mixed.layers[1].heads_kv, 2u);
+  EXPECT_EQ(mixed.layers[2].heads_kv, 0u);
+  EXPECT_FALSE(mixed.rotary) << "Jamba's attention has no positions";
+  EXPECT_TRUE(llama().read().value().rotary);
+
+  // Without tensors the heads tell.
+  file.tensors.clear();
+  const auto by_key = file.read().value();
+  EXPECT_EQ(by_key.layers[0].recurrent_state, 16u * 128);
+  EXPECT_EQ(by_key.layers[1].recurrent_state, 0u);
+  EXPECT_EQ(by_key.layers[1].heads_kv, 2u);
+}
+
+TEST(Fit, RotatesHeadsOfAQuantisedCacheIfTheyAreEquallyLong) {
+  auto model = llama(2).read().value();
+  const auto activations = [&](DType dtype) {
+    return fit(model, {.context = 1024, .keys = dtype, .values = dtype}).value().activations;
+  };
+  EXPECT_GT(activations(DType::kQ8_0), activations(DType::kF16)) << "the rotations are kept beside the activations";
+  for (std::uint64_t ModelLayer::*length :
+       {&ModelLayer::key_length, &ModelLayer::value_length, &ModelLayer::output_length})
+    model.layers[1].*length = 128;
+  EXPECT_EQ(activations(DType::kQ8_0), activations(DType::kF16)) << "two lengths: nothing is rotated";
+}
+
 TEST(Fit, KeepsScoresWithoutFlashAttention) {
   const auto model = llama().read().value();
   const auto flash = fit(model, {.context = 8192}).value();
@@ -277,6 +317,31 @@ TEST(Fit, ReadsAConfigurationBesideSafetensors) {
   EXPECT_TRUE(fails_with(read_model(file, R"({"num_hidden_layers": 1e300})"), Code::kInvalidData));
   EXPECT_TRUE(
       fails_with(read_model(file, R"({"num_hidden_layers": 4294967295, "hidden_size": 4})"), Code::kInvalidData));
+}
+
+TEST(Fit, SaysWhichPartsOfAStateAConfigurationLacks) {
+  const test::TemporaryFolder folder;
+  const auto weight = Buffer::allocate(device("CPU").value(), bf16, {100, 64}).value();
+  save_safetensors((folder.path() / "model.safetensors").string(), std::vector<NamedBuffer>{{"w", weight}}).value();
+  const auto file = open_weights((folder.path() / "model.safetensors").string()).value();
+  const auto read = [&](const std::string& more) {
+    return read_model(file, R"({"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100)" +
+                                more + "}");
+  };
+  const auto whole = read(R"(, "state_size": 16, "conv_kernel": 4, "intermediate_size": 128)").value();
+  EXPECT_TRUE(whole.missing.empty());
+  EXPECT_EQ(whole.layers[1].recurrent_state, 16u * 128);
+  EXPECT_EQ(whole.layers[1].convolution_state, 3u * 128);
+  const auto missing = [&](const std::string& more) { return read(more).value().missing; };
+  const auto lacks = [](const std::vector<std::string>& all, const std::string& name) {
+    return std::find(all.begin(), all.end(), name) != all.end();
+  };
+  EXPECT_TRUE(lacks(missing(R"(, "conv_kernel": 4, "intermediate_size": 128)"), "state_size"));
+  EXPECT_TRUE(lacks(missing(R"(, "state_size": 16, "intermediate_size": 128)"), "conv_kernel"));
+  EXPECT_TRUE(lacks(missing(R"(, "state_size": 16, "conv_kernel": 4)"), "intermediate_size"));
+  EXPECT_EQ(read(R"(, "state_size": 16, "conv_kernel": 4)").value().state, 0u);
+  EXPECT_TRUE(
+      fails_with(read(R"(, "state_size": 16, "conv_kernel": 0, "intermediate_size": 128)"), Code::kInvalidData));
 }
 
 // A model and a request that follow from a seed.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -45,6 +46,22 @@ TEST(PagePool, NeverGivesOutAReservedFirstPage) {
     }
     EXPECT_TRUE(pool.check().has_value());
   }
+}
+
+TEST(PagePool, TellsThePagesThatAreLiveFromAllOthers) {
+  auto pool = PagePool::make(sizes({64, 192}), 192 * 5).value();
+  const Page small = pool.take(0), large = pool.take(1);
+  EXPECT_TRUE(pool.is_live(0, small));
+  EXPECT_TRUE(pool.is_live(1, large));
+  EXPECT_FALSE(pool.is_live(1, small / 3)) << "of the other group";
+  EXPECT_FALSE(pool.is_live(0, large * 3)) << "of the other group";
+  EXPECT_FALSE(pool.is_live(0, small + 1)) << "beside it";
+  EXPECT_FALSE(pool.is_live(2, small)) << "there is no such group";
+  for (const Page outside : {Page{-1}, Page{15}, Page{1'000'000}, std::numeric_limits<Page>::max()})
+    EXPECT_FALSE(pool.is_live(0, outside)) << outside;
+  for (const Page outside : {Page{5}, Page{1'000'000}}) EXPECT_FALSE(pool.is_live(1, outside)) << outside;
+  pool.give(0, small);
+  EXPECT_FALSE(pool.is_live(0, small));
 }
 
 TEST(PagePool, HasALargePageThatIsTheCommonMultiple) {

@@ -11,6 +11,7 @@
 #include "berth/memory/out_of_memory.h"
 #include "berth/memory/registry.h"
 #include "berth/tensor/buffer.h"
+#include "doubles/opaque_device.h"
 #include "support/kernel_pages.h"
 #include "support/support.h"
 
@@ -58,6 +59,22 @@ TEST(Devices, ListEveryKnownKindOnce) {
   for (const char* kind : {"CPU", "DISK:PATH", "CUDA", "METAL", "WEBGPU", "REMOTE"})
     EXPECT_EQ(std::count_if(rows.begin(), rows.end(), [&](const auto& row) { return row.name.starts_with(kind); }), 1)
         << kind;
+}
+
+TEST(Devices, OfARegisteredBackendAreOpenedByName) {
+  const auto open = [](const std::string& ordinal) -> Result<DevicePtr> {
+    if (ordinal != "0") return Error(Code::kDeviceUnavailable, Layer::kDevice, "there is one");
+    return opaque_device();
+  };
+  ASSERT_TRUE(register_backend({.kind = "OPAQUE_OF_A_TEST", .open = open}));
+  const DevicePtr first = device("opaque_of_a_test").value();
+  EXPECT_EQ(device("OPAQUE_OF_A_TEST:0").value(), first) << "open already";
+  EXPECT_TRUE(fails_with(device("OPAQUE_OF_A_TEST:1"), Code::kDeviceUnavailable));
+  EXPECT_TRUE(fails_with(register_backend({.kind = "OPAQUE_OF_A_TEST", .open = open}), Code::kAlreadyExists));
+  EXPECT_TRUE(fails_with(register_backend({.kind = "CPU", .open = open}), Code::kAlreadyExists));
+  for (const char* kind : {"", "a", "z", "MIXEd", "A:B", ":"})
+    EXPECT_TRUE(fails_with(register_backend({.kind = kind, .open = open}), Code::kInvalidArgument)) << kind;
+  EXPECT_TRUE(fails_with(register_backend({.kind = "NOT_OPENED"}), Code::kInvalidArgument));
 }
 
 TEST(Devices, CountLiveBytesAndTheirPeak) {

@@ -12,6 +12,7 @@
 #include "plan/placement/squeeze.h"
 #include "support/plan_families.h"
 #include "support/plan_problems.h"
+#include "support/support.h"
 
 namespace berth {
 namespace {
@@ -173,6 +174,18 @@ TEST(Replan, KeepsUnchangedNodesWhereTheyAreWhenThatCostsNothing) {
       ASSERT_EQ(made.slots[i].offset, known.slots[i].offset) << i;
     }
   }
+}
+
+TEST(Replanner, RefusesMorePaddingThanOffsetsCanHold) {
+  PlanProblem problem;
+  problem.lifetimes = {{.bytes = 16, .first = 0, .last = 2}, {.bytes = 16, .first = 1, .last = 3}};
+  const MemoryPlan known = plan(problem).value();
+  ASSERT_TRUE(Replanner::make(problem, known));
+  problem.lifetimes[1].alignment = std::uint64_t{1} << 60;
+  EXPECT_TRUE(test::fails_with(Replanner::make(problem, known), Code::kUnsupported));
+  problem.lifetimes[1].alignment = 1;
+  problem.alignment = std::uint64_t{1} << 60;
+  EXPECT_TRUE(test::fails_with(Replanner::make(problem, known), Code::kUnsupported));
 }
 
 TEST(Replan, EveryPlanOfAChangedProblemIsValid) {

@@ -190,6 +190,11 @@ TEST(FolderExchange, RefusesDamagedFiles) {
   }
   EXPECT_TRUE(fails_with(with(whole + "x"), Code::kInvalidData));
   EXPECT_TRUE(fails_with(with("garbage of somebody else"), Code::kInvalidData));
+  EXPECT_THAT(with("garbage of somebody else").error().message(), HasSubstr("not a file of an exchange"))
+      << "what cannot become whole is not waited for";
+  const std::string no_numbers = whole.substr(0, whole.find('\n')) + "\nx\nx\nx\n";
+  EXPECT_THAT(with(no_numbers).error().message(), HasSubstr("not a file of an exchange"));
+  EXPECT_THAT(with(whole.substr(0, whole.find('\n') + 2)).error().message(), HasSubstr("ends too early"));
   EXPECT_TRUE(fails_with(with(std::string(2 * Exchange::kMostBytes, 'x')), Code::kInvalidData));
   std::filesystem::remove(path);
   std::filesystem::create_directory(path);

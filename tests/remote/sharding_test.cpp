@@ -219,6 +219,7 @@ RC_GTEST_PROP(ShardPlan, MovesFromAnyShardingToAnyOther, (std::uint32_t seed)) {
   std::map<std::uint32_t, std::set<std::pair<std::uint32_t, std::uint32_t>>> pairs;
   reshard(from, to, [&](const ReshardMove& move) {
     RC_ASSERT(move.from < from.ranks() && move.to < to.ranks());
+    RC_ASSERT(move.rows > 0 && move.bytes > 0);
     pairs[move.tensor].emplace(move.from % from.parts(), move.to % to.parts());
     for (std::uint64_t row = 0; row < move.rows; ++row)
       for (std::uint64_t byte = 0; byte < move.bytes; ++byte) {

@@ -69,6 +69,17 @@ TEST(Schedule, ListsADependencyOnceThoughItHasSeveralReasons) {
   EXPECT_THAT(schedule.dependencies_of(both), ElementsAre(first, second));
 }
 
+TEST(Schedule, ListsADependencyOnceThoughSeveralJoinsLeadToIt) {
+  const Buffer x = make_buffer(64), y = make_buffer(64);
+  ScheduleBuilder builder;
+  std::vector<StepId> writers, readers;
+  for (std::size_t i = 0; i < 8; ++i)
+    writers.push_back(builder.add_step({.writes = {part(x, i * 8, 8), part(y, i * 8, 8)}}));
+  for (int i = 0; i < 8; ++i) readers.push_back(builder.add_step({.reads = {x, y}}));
+  const Schedule schedule = builder.build().value();
+  for (const StepId reader : readers) EXPECT_EQ(schedule.dependencies_of(reader), writers);
+}
+
 TEST(Schedule, KeepsDisjointViewsOfOneStorageOnOneLevel) {
   const Buffer whole = make_buffer(64);
   ScheduleBuilder builder;

@@ -98,6 +98,8 @@ Swept sweep(const Scenario& scenario, const std::function<void(bool succeeded)>&
       if (!did) {
         EXPECT_NE(did.error().code(), Code::kInvalidData) << context;
         EXPECT_FALSE(did.error().message().empty()) << context;
+        EXPECT_THAT(did.error().message(), ::testing::Not(::testing::HasSubstr(std::strerror(EBADF))))
+            << "the cause is the call that failed, not what was tried without its result: " << context;
       }
       if (!call.empty() && fault == SystemFault::kFail) (did ? swept.survived : swept.reported).insert(call);
       if (after) after(did.has_value());

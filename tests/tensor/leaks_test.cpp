@@ -82,6 +82,7 @@ TEST_F(Leaks, OfATestAreFoundByTheCheck) {
   const DevicePtr device = fresh_device();
   const Buffer earlier = Buffer::allocate(device, u8, {70}, {.label = "earlier"}).value();
   const LeakCheck check(device);
+  EXPECT_EQ(check.report().to_string(), "nothing leaked\n");
   EXPECT_TRUE(check.report().ok()) << check.report().to_string();
   { const Buffer fine = Buffer::allocate(device, u8, {100}).value(); }
   EXPECT_TRUE(check.report().ok()) << check.report().to_string();
@@ -107,7 +108,11 @@ TEST_F(Leaks, OfBlocksAreFoundByTheCheckEvenBesideBlocksThatWereThere) {
   ASSERT_EQ(report.blocks.size(), 1u) << report.to_string();
   EXPECT_EQ(report.blocks[0].label, "raw");
   EXPECT_EQ(report.blocks[0].bytes, 500u);
+  EXPECT_EQ(report.to_string(), "the device has more blocks than before:\n  500 B in 1 block, label \"raw\"\n");
   EXPECT_EQ(report.buffers.count, 0u);
+  const Block second = device->allocate({.bytes = 500, .label = "raw"}).value();
+  EXPECT_THAT(check.report().to_string(), HasSubstr("1000 B in 2 blocks, label \"raw\""));
+  device->release(second);
   for (const Block& block : {before, again, leaked}) device->release(block);
 }
 

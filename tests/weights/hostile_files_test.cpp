@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cerrno>
+#include <filesystem>
 #include <functional>
 #include <string>
 
+#include "support/support.h"
 #include "weights/gguf.h"
 #include "weights/npy.h"
 #include "weights/safetensors.h"
@@ -259,6 +263,64 @@ TEST(HostileFiles, AreRefusedByNpz) {
   expect_refused(parse, alone(array("<q9", "(2,)", 4)), "not a type Berth holds");
   expect_refused(parse, alone(array("<i2", std::string(1000, '('), 4)), "expected a non-negative integer in shape");
   expect_refused_when_cut(parse, npz(local(a), {a}));
+}
+
+// A disk on which one read fails.
+class FailingSource final : public ByteSource {
+ public:
+  FailingSource(const std::string& bytes, int failing) : bytes_(source_of(bytes)), failing_(failing) {}
+  std::uint64_t size() const noexcept override { return bytes_.size(); }
+  Result<void> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    if (++reads == failing_) return Error(Code::kIo, Layer::kFormat, "read {} fails", failing_);
+    return bytes_.read(offset, into);
+  }
+  mutable int reads = 0;
+
+ private:
+  MemorySource bytes_;
+  int failing_;
+};
+
+// Whichever read fails, the error is that of the disk and not one about the bytes that did not come.
+TEST(HostileFiles, AreToldFromThoseThatCannotBeRead) {
+  const auto expect_reported = [](const auto& parse, const std::string& whole) {
+    const FailingSource sound(whole, 0);
+    ASSERT_TRUE(parse(sound));
+    const int reads = sound.reads;
+    ASSERT_GT(reads, 0);
+    for (int i = 1; i <= reads; ++i) {
+      const auto parsed = parse(FailingSource(whole, i));
+      ASSERT_FALSE(parsed) << "read " << i << " of " << reads;
+      EXPECT_EQ(parsed.error().code(), Code::kIo) << parsed.error().message();
+    }
+  };
+  const std::string u8 = R"({"dtype":"U8","shape":[2],"data_offsets":[0,2]})";
+  expect_reported(read_safetensors, safetensors(R"({"a":)" + u8 + "}", 2));
+  expect_reported(read_safetensors_index, R"({"metadata":{"total_size":1},"weight_map":{"a":"1.s"}})");
+  std::string entries;
+  for (int i = 0; i < 2000; ++i) entries += text("key " + std::to_string(i)) + number(8u) + text("value");
+  expect_reported(read_gguf, with_data(gguf(1, 2000, entries + tensor("a", {2}, 0, 0)), 8));
+  expect_reported(read_npy, array("<f4", "(2, 1)", 8));
+  expect_reported(read_npy, npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }" + std::string(3000, ' '), 8));
+  const Member a{"a.npy", array("<i2", "(2,)", 4)};
+  const Member padded{"a.npy", npy("{'descr': '<i2', 'fortran_order': False, 'shape': (2,), }" + std::string(3000, ' '), 4)};
+  for (const Member& member : {a, padded}) expect_reported(read_npz, npz(local(member), {member}));
+}
+
+TEST(FileSource, SaysThatAFileBecameShorter) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.write("file", test::counting_bytes(1000));
+  const FileSource source = FileSource::open(path).value();
+  std::filesystem::resize_file(path, 600);
+  std::array<std::byte, 100> into{};
+  EXPECT_TRUE(source.read(500, into));
+  for (const int before : {0, EINTR, EIO}) {  // an end of the file is no failed call: errno means nothing
+    errno = before;
+    const auto read = source.read(550, into);
+    ASSERT_TRUE(test::fails_with(read, Code::kIo));
+    EXPECT_THAT(read.error().message(), ::testing::HasSubstr("ends at 600 now, it had 1000 bytes"));
+  }
+  EXPECT_TRUE(test::fails_with(source.read(950, into), Code::kInvalidData));
 }
 
 }  // namespace

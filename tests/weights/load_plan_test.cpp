@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "berth/memory/registry.h"
+#include "doubles/opaque_device.h"
 
 namespace berth::internal::formats {
 namespace {
@@ -41,6 +42,24 @@ TEST(LoadPlan, ReadsAtMostSoManyPiecesInOneJob) {
   std::vector<LoadRequest> requests;
   for (std::size_t i = 0; i < kJobPieces + 1; ++i) requests.push_back(bytes_at(i, 1));
   EXPECT_EQ(jobs_of(requests), (Sizes{kJobPieces, 1}));
+}
+
+TEST(LoadPlan, BeginsAnotherStorageWhereOneIsFull) {
+  constexpr std::size_t kEach = 1000;  // of which four fit, each at a multiple of the alignment
+  const DevicePtr device = opaque_device({.max_block_bytes = 4096});
+  std::vector<LoadRequest> requests;
+  for (std::size_t i = 0; i < 8; ++i) requests.push_back(bytes_at(i * kEach, kEach));
+  LoadOptions options;
+  options.share_below = kEach + 1;
+  options.buffer.alignment = 1024;
+  const LoadPlan plan = plan_load(requests, device, options).value();
+  ASSERT_EQ(plan.buffers.size(), 8u);
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(plan.buffers[i].size(), kEach);
+    EXPECT_EQ(plan.buffers[i].storage_id() == plan.buffers[0].storage_id(), i < 4) << i;
+    EXPECT_EQ(plan.buffers[i].storage_id() == plan.buffers[4].storage_id(), i >= 4) << i;
+    EXPECT_EQ(plan.buffers[i].byte_offset(), i % 4 * 1024) << i;
+  }
 }
 
 }  // namespace

@@ -72,6 +72,26 @@ TEST(Safetensors, ReadsEveryDtypeTheFormatHas) {
   EXPECT_EQ(safetensors_dtype(DType::kQ4_0), "");
 }
 
+TEST(Safetensors, UnescapesCharactersOfEveryLength) {
+  const std::pair<const char*, const char*> names[] = {
+      {"\\u0024", "$"},
+      {"\\u007f", "\x7f"},
+      {"\\u0080", "\xc2\x80"},
+      {"\\u07ff", "\xdf\xbf"},
+      {"\\u0800", "\xe0\xa0\x80"},
+      {"\\u20ac", "\xe2\x82\xac"},
+      {"\\uffff", "\xef\xbf\xbf"},
+      {"\\ud800\\udc00", "\xf0\x90\x80\x80"},
+      {"\\udbff\\udfff", "\xf4\x8f\xbf\xbf"},
+  };
+  for (const auto& [escaped, name] : names) {
+    const auto table = parse(
+        file_of(std::string("{\"") + escaped + R"(":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1));
+    ASSERT_TRUE(table.has_value()) << escaped << ": " << table.error().message();
+    EXPECT_EQ(table->tensors()[0].name, name) << escaped;
+  }
+}
+
 TEST(Safetensors, UnescapesNamesAndKeepsOthersInPlace) {
   const auto table =
       parse(file_of(R"({"\u00fc\ud83d\ude00\n\"":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1)).value();

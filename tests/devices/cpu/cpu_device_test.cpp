@@ -7,7 +7,9 @@
 
 #include "base/os/system_pages.h"
 #include "berth/berth.h"
+#include "berth/memory/address_space.h"
 #include "devices/host/host_memory.h"
+#include "support/support.h"
 
 namespace berth {
 namespace {
@@ -30,6 +32,13 @@ TEST(CpuDevice, GivesLargeBlocksBackToTheSystem) {
   EXPECT_LT(address_pages(), before + 10 * kBytes / 4096) << "100 blocks of 64 MiB were released";
 }
 #endif
+
+TEST(CpuDevice, HasNoMemoryForMoreThanAFileCanHold) {
+  const auto space = device("CPU").value()->make_address_space().value();
+  // Beyond the largest file, and a negative number to the system.
+  for (const std::size_t bytes : {SIZE_MAX / 2 - 4095, SIZE_MAX / 2 + 1, SIZE_MAX - 4095})
+    EXPECT_TRUE(test::fails_with(space->map_shareable(bytes), Code::kOutOfMemory)) << bytes;
+}
 
 TEST(HostMemory, HasPagesOfItsOwnFromTheSizeOnThatItSays) {
   using namespace internal;

@@ -414,6 +414,26 @@ TEST_F(CudaOnDouble, KeepsTheFirstGpusContextOnAThreadThatHadNoneUntilTheDeviceG
   EXPECT_EQ(current(), nullptr);
 }
 
+TEST_F(CudaOnDouble, LeavesTheFirstGpusContextToAThreadThatSetItItself) {
+  const cuda::Driver* const driver = cuda::Driver::open().value();
+  cuda::Context theirs = nullptr;
+  ASSERT_EQ(driver->cuDevicePrimaryCtxRetain(&theirs, 0), cuda::kSuccess);
+  std::jthread([&] {
+    ASSERT_EQ(driver->cuCtxSetCurrent(theirs), cuda::kSuccess);
+    {
+      const DevicePtr gpu = device("CUDA:0").value();
+      ASSERT_EQ(gpu->native(), theirs);
+      const Buffer buffer = Buffer::allocate(gpu, u8, {64}).value();
+      for (int i = 0; i < 3; ++i) ASSERT_TRUE(buffer.copyin(Bytes(64)));
+    }
+    cuda::Context now = nullptr;
+    EXPECT_EQ(driver->cuCtxGetCurrent(&now), cuda::kSuccess);
+    EXPECT_EQ(now, theirs) << "the device is gone, and did not set it";
+    EXPECT_EQ(driver->cuCtxSetCurrent(nullptr), cuda::kSuccess);
+  }).join();
+  ASSERT_EQ(driver->cuDevicePrimaryCtxRelease(0), cuda::kSuccess);
+}
+
 TEST_F(CudaOnDouble, FindsItsContextAgainWhenSomebodyElseChangedTheThreads) {
   const DevicePtr gpu = device("CUDA:0").value();
   const DevicePtr other = device("CUDA:1").value();

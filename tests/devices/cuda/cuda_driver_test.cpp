@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
 #include "doubles/cuda/cuda_testing.h"
+#include "support/support.h"
 
 namespace berth::internal::cuda {
 namespace {
@@ -33,6 +38,37 @@ TEST_F(CudaDriver, RepeatsTheDriversWordsWhenItHasNoDevice) {
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code(), Code::kDeviceUnavailable);
   EXPECT_NE(opened.error().message().find("no CUDA-capable device is detected"), std::string::npos);
+}
+
+// A copy of the double under a name of its own, because a driver is read once for each name.
+TEST_F(CudaDriver, TakesADriverThatHasAllFunctionsAndRefusesAnOlderOne) {
+  int newest = 0, newest_needed = 0;
+#define BERTH_VERSION_OF(name, symbol, version, need, parameters) \
+  newest = std::max(newest, version);                             \
+  if (need) newest_needed = std::max(newest_needed, version);
+  BERTH_CUDA_FUNCTIONS(BERTH_VERSION_OF)
+#undef BERTH_VERSION_OF
+  ASSERT_GT(newest_needed, 0);
+  const test::TemporaryFolder folder;
+  for (const int version : {newest, newest_needed, newest_needed - 10}) {
+    const std::string path = (folder.path() / std::to_string(version)).string();
+    std::filesystem::copy_file(BERTH_CUDA_DOUBLE, path);
+    const auto* const control =
+        static_cast<const CudaDoubleControl*>(dlsym(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), "cuda_double_control"));
+    const CudaDoubleOptions options{.driver_version = version};
+    ASSERT_EQ(control->reset(&options), 1);
+    const auto opened = Driver::open(path);
+    ASSERT_EQ(opened.has_value(), version >= newest_needed) << version;
+    if (!opened) {
+      EXPECT_EQ(opened.error().code(), Code::kDeviceUnavailable);
+      EXPECT_NE(opened.error().message().find("update the driver"), std::string::npos) << opened.error().message();
+      continue;
+    }
+#define BERTH_HAS(name, symbol, since, need, parameters) \
+  EXPECT_EQ((*opened)->name != nullptr, since <= version) << #name << " of a driver of version " << version;
+    BERTH_CUDA_FUNCTIONS(BERTH_HAS)
+#undef BERTH_HAS
+  }
 }
 
 TEST_F(CudaDriver, MapsTheDriversCodesToOurs) {

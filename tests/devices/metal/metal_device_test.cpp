@@ -230,6 +230,9 @@ TEST_F(MetalDevice, GivesTheCompilersWordsForSourceThatDoesNotCompile) {
       << refused.error().message();
   EXPECT_TRUE(
       fails_with(gpu->make_kernel({.code = std::as_bytes(std::span(kAddSource)), .entry = "absent"}), Code::kNotFound));
+  const auto garbled = gpu->make_kernel({.code = std::as_bytes(std::span("kernel \xff\xfe")), .entry = "absent"});
+  ASSERT_TRUE(fails_with(garbled, Code::kInvalidArgument));
+  EXPECT_NE(garbled.error().message().find("not UTF-8"), std::string::npos) << garbled.error().message();
   EXPECT_TRUE(fails_with(gpu->make_kernel({}), Code::kInvalidArgument));
 }
 

@@ -63,6 +63,19 @@ TEST_F(MetalQueue, DoesNotOvertakeRecordedOrSubmittedWork) {
   EXPECT_EQ(a.as_slice<std::uint8_t>().value()[0], 2);
 }
 
+TEST_F(MetalQueue, StillKnowsWhatWasDoneBeforeAFailure) {
+  const Buffer a = make(64);
+  const Buffer b = make(64);
+  ASSERT_TRUE(queue_->copy(a.window().value(), b.window().value()));
+  const Timepoint done = queue_->submit().value();
+  ASSERT_TRUE(queue_->wait(done));
+  metal_double().fail_execution(1, 2);
+  ASSERT_TRUE(queue_->copy(a.window().value(), b.window().value()));
+  const Timepoint failed = queue_->submit().value();
+  EXPECT_FALSE(queue_->wait(failed).has_value());
+  EXPECT_TRUE(queue_->wait(done)) << "the failure came after it";
+}
+
 TEST_F(MetalQueue, WaitsForAnotherQueueOnTheGpu) {
   const QueuePtr other = gpu_->make_queue().value();
   const Buffer a = make(64);

@@ -42,7 +42,19 @@ Object* string_empty(Object*, Selector) {
 Object* string_with_string(Object*, Selector, Object* other) {
   return autorelease(make_string(text_of(other)));
 }
+// Foundation makes no string of bytes that are not UTF-8. Overlong forms and surrogates are let through here.
+bool is_utf8(const char* text) {
+  for (; *text != 0; ++text) {
+    const auto first = static_cast<unsigned char>(*text);
+    int rest = first < 0x80 ? 0 : first < 0xC2 ? -1 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : first < 0xF5 ? 3 : -1;
+    if (rest < 0) return false;
+    for (; rest > 0; --rest)
+      if ((static_cast<unsigned char>(*++text) & 0xC0) != 0x80) return false;
+  }
+  return true;
+}
 Object* string_with_text(Object*, Selector, const char* text, std::uintptr_t) {
+  if (text != nullptr && !is_utf8(text)) return nullptr;
   return autorelease(make_string(text == nullptr ? "" : text));
 }
 Object* string_with_utf8(Object*, Selector, const char* text) {
