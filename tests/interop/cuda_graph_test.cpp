@@ -106,6 +106,21 @@ TEST_F(CudaGraphTest, RunsNothingDuringTheCapture) {
   EXPECT_EQ(read(outside), Numbers(kCount, 101)) << "a blocking copy waits for the launch";
 }
 
+TEST_F(CudaGraphTest, UsesMemoryThatNobodyOwns) {
+  const Block block = gpu_->allocate({.bytes = kCount * sizeof(std::uint32_t)}).value();
+  const Window window{.block = block, .bytes = block.bytes, .device = gpu_.get()};
+  const Buffer output = numbers(gpu_);
+  auto capture = CudaCapture::begin(queue_).value();
+  ASSERT_TRUE(queue_->copy(input_.window().value(), window));
+  ASSERT_TRUE(queue_->copy(window, output.window().value()));
+  {
+    CudaGraph graph = capture.end().value();
+    ASSERT_TRUE(wait(graph.launch(*queue_).value()));
+  }
+  EXPECT_EQ(read(output), Numbers(kCount, 100));
+  gpu_->release(block);
+}
+
 TEST_F(CudaGraphTest, UsesReleasedMemoryAgainInTheOrderCaptured) {
   auto capture = CudaCapture::begin(queue_).value();
   Buffer now = numbers(capture.memory());

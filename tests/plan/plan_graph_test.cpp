@@ -71,6 +71,18 @@ TEST(PlanGraph, TakesOverBytesInTheOrdersThatAllowIt) {
   EXPECT_EQ(made.plan.slots[0].offset, made.plan.slots[1].offset);
 }
 
+TEST(PlanGraph, LetsNothingTakeNothingOver) {
+  // A value without bytes has no place, to give or to take.
+  MemoryGraph graph;
+  graph.values = {{.bytes = 100}, {.bytes = 0}, {.bytes = 0}, {.bytes = 50}};
+  graph.steps = {{.writes = {0, 2}},
+                 {.reads = {0}, .writes = {1}, .in_place = {{1, 0}}},
+                 {.reads = {1, 2}, .writes = {3}, .in_place = {{3, 2}}}};
+  const GraphPlan made = planned(graph);
+  EXPECT_EQ(made.size, 100u);
+  for (const Lifetime& life : made.problem.lifetimes) EXPECT_FALSE(life.reuse_in_place);
+}
+
 TEST(PlanGraph, LetsAValueLiveAsLongAsItsWindows) {
   MemoryGraph graph;
   graph.values = {{.bytes = 64}, {.bytes = 32, .alias = AliasOf{0, 32}}, {.bytes = 8}, {.bytes = 8}};
@@ -170,6 +182,9 @@ TEST(PlanGraph, IsNotValidAfterAChange) {
   EXPECT_EQ(rule([](GraphPlan& made) { made.order.push_back(made.order[2]); }), "MayNotRepeat");
   EXPECT_EQ(rule([](GraphPlan& made) { std::swap(made.order[1], made.order[2]); }), "WrongOrder");
   EXPECT_EQ(rule([](GraphPlan& made) { --made.problem.lifetimes[1].last; }), "WrongNodes");
+  EXPECT_EQ(rule([](GraphPlan& made) { ++made.problem.lifetimes[1].last; }), "WrongNodes");
+  EXPECT_EQ(rule([](GraphPlan& made) { --made.problem.lifetimes[1].first; }), "WrongNodes");
+  EXPECT_EQ(rule([](GraphPlan& made) { ++made.problem.lifetimes[1].first; }), "WrongNodes");
   EXPECT_EQ(rule([](GraphPlan& made) { made.nodes[1].value = 2; }), "WrongNodes");
   EXPECT_EQ(rule([](GraphPlan& made) { made.problem.lifetimes[3].reuse_in_place = 1; }), "WrongNodes");
   EXPECT_EQ(rule([](GraphPlan& made) { made.plan.slots[1].offset += 1; }), "WrongPlan");

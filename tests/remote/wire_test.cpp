@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -164,6 +165,17 @@ TEST(RemoteWindow, RefusesOtherBytes) {
   RemoteWindow wrong = window;
   wrong.bytes = 25;
   EXPECT_FALSE(RemoteWindow::from_bytes(wrong.to_bytes()).has_value()) << "the shape has 24 bytes";
+  std::vector<std::byte> bytes = good;
+  const std::span<const std::byte> type = bytes_of("f32");
+  const auto at = std::search(bytes.begin(), bytes.end(), type.begin(), type.end());
+  ASSERT_NE(at, bytes.end());
+  *at = static_cast<std::byte>('g');
+  EXPECT_FALSE(RemoteWindow::from_bytes(bytes).has_value()) << "there is no g32";
+  *at = static_cast<std::byte>('f');
+  EXPECT_EQ(RemoteWindow::from_bytes(bytes).value(), window);
+  *(at + 3) = static_cast<std::byte>(kMaxRank + 1);  // as many extents, which are all there
+  bytes.resize(bytes.size() + 8 * (kMaxRank - 1), std::byte{0});
+  EXPECT_FALSE(RemoteWindow::from_bytes(bytes).has_value()) << "more axes than a shape has";
   wrong = window;
   wrong.access = static_cast<Access>(3);
   EXPECT_FALSE(RemoteWindow::from_bytes(wrong.to_bytes()).has_value());

@@ -208,12 +208,13 @@ TEST_F(CudaOnDouble, RefusesOtherWorkOnAnotherGpusMemory) {
   const Buffer here = Buffer::allocate(first, u32, {256}).value();
   const Kernel add = cuda_test::make_add_kernel(*first).value();
   const std::uint32_t constant = 1;
-  EXPECT_TRUE(
-      fails_with(queue->launch(add,
-                               std::array{KernelArgument{here.window().value(), Access::kRead},
-                                          KernelArgument{there.window().value(), Access::kWrite}},
-                               {.groups = {4, 1, 1}, .threads = {64, 1, 1}}, std::as_bytes(std::span(&constant, 1))),
-                 Code::kInvalidArgument));
+  for (const auto& [from, to] : {std::pair{here, there}, std::pair{there, here}})
+    EXPECT_TRUE(
+        fails_with(queue->launch(add,
+                                 std::array{KernelArgument{from.window().value(), Access::kRead},
+                                            KernelArgument{to.window().value(), Access::kWrite}},
+                                 {.groups = {4, 1, 1}, .threads = {64, 1, 1}}, std::as_bytes(std::span(&constant, 1))),
+                   Code::kInvalidArgument));
   const QueuePtr other = second->make_queue().value();
   EXPECT_TRUE(fails_with(other->launch(add, {}, {}), Code::kInvalidArgument)) << "a kernel belongs to its device";
 }

@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "berth/interop/dlpack.h"
 #include "berth/memory/registry.h"
 #include "devices/metal/metal_support.h"
 #include "support/support.h"
@@ -208,6 +209,24 @@ TEST_F(MetalDevice, RunsAKernelOnAMappedFile) {
                             {.groups = {4, 1, 1}, .threads = {64, 1, 1}}, std::as_bytes(std::span(&constant, 1))));
   ASSERT_TRUE(queue->finish());
   EXPECT_EQ(out.as_slice<std::uint32_t>().value()[255], 1024u + 255 + 5);
+}
+
+TEST_F(MetalDevice, ImportsAWindowOfABufferThroughDlpack) {
+  const DevicePtr gpu = device("METAL").value();
+  const Buffer whole = Buffer::allocate(gpu, u8, {256}).value();
+  ASSERT_TRUE(whole.copyin(counting_bytes(256)));
+  for (const std::size_t offset : {std::size_t{0}, std::size_t{64}}) {
+    const Buffer window = whole.view(offset, f32, {16}).value();
+    auto* const tensor = dlpack::export_buffer(window).value();
+    EXPECT_EQ(tensor->tensor.byte_offset, offset) << "the address is that of an object";
+    const Buffer same = dlpack::import_tensor(tensor).value();
+    EXPECT_EQ(same.dtype(), f32);
+    EXPECT_EQ(same.size(), 64u);
+    EXPECT_EQ(same.byte_offset(), offset);
+    Bytes seen(64);
+    ASSERT_TRUE(same.copyout(seen));
+    EXPECT_EQ(seen, counting_bytes(64, offset));
+  }
 }
 
 TEST_F(MetalDevice, MakesAKernelFromACompiledLibrary) {
