@@ -20,17 +20,27 @@ MOST = 1 << 16
 
 
 class Build:
-    def __init__(self, root, jobs, progress):
-        self.root, self.jobs, self.progress = root, jobs, progress
-        self.folder = root / "build" / "mutate"
+    """A quick one has only the chosen mutants in it, and the compiler and the options of build/release: what has no mutant
+    comes from the compiler's cache. It has neither METAL nor mutants of headers."""
+
+    def __init__(self, root, jobs, progress, quick=False):
+        self.root, self.jobs, self.progress, self.quick = root, jobs, progress, quick
+        self.folder = root / "build" / ("mutate-quick" if quick else "mutate")
         self.tree = self.folder / "tree"
-        self.output = self.folder / "out"
+        self.output = self.tree / "build/release" if quick else self.folder / "out"
         self.state_path = self.folder / "state.json"
+        self.chosen = None  # of a quick build
         self.state = json.loads(self.state_path.read_text()) if self.state_path.exists() else {"first": {}, "refused": []}
         self.refused = set(tuple(r) for r in self.state["refused"])
         self.sources, self.mutants = {}, []
         self.ncnn = (root / "build/ncnn/lib/libncnn.a").exists()
-        self.programs = {name: self.output / path for name, path in PROGRAMS.items() if "ncnn" not in name or self.ncnn}
+        self.programs = {name: self.output / path for name, path in PROGRAMS.items()
+                         if ("ncnn" not in name or self.ncnn) and ("metal" not in name or not quick)}
+
+    @staticmethod
+    def is_quick(mutant):
+        """Whether a quick build can have it: a header has too many users, and METAL needs clang."""
+        return not mutant.path.endswith(".h") and "/metal" not in mutant.path
 
     def find(self):
         """Reads the sources and numbers their mutants. A file keeps its numbers as long as they fit."""
@@ -58,7 +68,12 @@ class Build:
     def write(self):
         for name, (source, found) in self.sources.items():
             refused = {m.number for m in found if self.key(m) in self.refused}
-            put(self.tree / name, sites.rewrite(source, found, refused))
+            if self.quick:
+                refused |= {m.number for m in found} - self.chosen
+            text = sites.rewrite(source, found, refused)
+            if self.quick and len(refused) < len(found):
+                text = f'#include "{self.tree}/mutation.h"\n#line 1\n' + text
+            put(self.tree / name, text)
         # What is gone from the repository goes from the copy.
         for folder in ("include", "src"):
             for path in (self.tree / folder).rglob("*"):
@@ -95,22 +110,39 @@ class Build:
 
     def configure(self):
         self.write()
+        if self.quick:
+            return self.configure_quick()
         command = ["cmake", "-S", self.tree, "-B", self.output, "-G", "Ninja", "-DCMAKE_C_COMPILER=clang-16",
                    "-DCMAKE_CXX_COMPILER=clang++-16", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1",
                    f"-DCMAKE_CXX_FLAGS=-w -ferror-limit=0 -include {self.tree}/mutation.h", "-DBERTH_METAL=ON",
                    "-DBERTH_METAL_DOUBLE=ON", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=OFF", "-DBERTH_CLI=OFF",
                    "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", f"-DBERTH_NCNN={'ON' if self.ncnn else 'OFF'}"]
+        self.cmake(command)
+
+    def configure_quick(self):
+        link(self.tree / "CMakePresets.json", self.root / "CMakePresets.json")
+        launcher = self.folder / "ccache"  # by this name the build knows the cache
+        # A comparison that is a call may be compared with itself, and so on: no warnings of what has mutants.
+        put(launcher, '#!/bin/sh\nfor source; do :; done\n'
+                      'case $(head -n 1 "$source") in *mutation.h*) exec ccache "$@" -w ;; esac\nexec ccache "$@"\n')
+        launcher.chmod(0o755)
+        self.cmake(["cmake", "-S", self.tree, "--preset", "release", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=ON", "-DBERTH_WERROR=ON",
+                    f"-DBERTH_NCNN={'ON' if self.ncnn else 'OFF'}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"])
+
+    @staticmethod
+    def cmake(command):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"mutate: cmake failed\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
 
     def ninja(self):
         """Returns whether everything was built, and the compiler's messages."""
+        environment = {**os.environ, "CCACHE_BASEDIR": str(self.tree), "CCACHE_NOHASHDIR": "1"}
         # The library alone shows what is refused in sources; only then are the tests compiled.
         text = ""
         for targets in (["berth"], list(self.programs)):
             run = subprocess.Popen(["ninja", "-C", self.output, "-j", str(self.jobs), "-k", "0", *targets], stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, errors="replace")
+                                   stderr=subprocess.STDOUT, text=True, errors="replace", env=environment)
             for line in run.stdout:
                 text += line
                 step = re.match(r"\[(\d+)/(\d+)\]", line)
@@ -123,15 +155,20 @@ class Build:
     def refuse(self, text):
         """Leaves out the mutants that the messages name; returns how many there are."""
         before = len(self.refused)
-        places, failing = set(), False
+        places, failing, used_at = set(), False, None
         for line in text.split("\n"):
+            m = re.match(r"(.*?):(\d+):\d+: +required from here", line)  # of g++, before the error
+            if m:
+                used_at = (m[1], m[2])
             m = re.match(r"(.*?):(\d+):\d+: (fatal error|error|note): (.*)", line)
             if not m:
                 continue
             error = m[3] != "note"
             if "mutation.h" in m[1]:
                 failing = failing or error  # the place follows in a note
-                continue
+                if not error or used_at is None:
+                    continue
+                m, used_at = (None, *used_at), None
             if error or (failing and "requested here" in m[4]):
                 failing = False
                 if str(self.tree) in m[1] or m[1].startswith(("include/", "src/")):

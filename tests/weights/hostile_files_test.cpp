@@ -281,16 +281,18 @@ class FailingSource final : public ByteSource {
   int failing_;
 };
 
-// Whichever read fails, the error is that of the disk and not one about the bytes that did not come.
+// Whichever read fails, the error is that of the disk and not one about the bytes that did not come. `guesses`: the
+// first reads that only tell how much to read.
 TEST(HostileFiles, AreToldFromThoseThatCannotBeRead) {
-  const auto expect_reported = [](const auto& parse, const std::string& whole) {
+  const auto expect_reported = [](const auto& parse, const std::string& whole, int guesses = 0) {
     const FailingSource sound(whole, 0);
     ASSERT_TRUE(parse(sound));
     const int reads = sound.reads;
     ASSERT_GT(reads, 0);
     for (int i = 1; i <= reads; ++i) {
       const auto parsed = parse(FailingSource(whole, i));
-      ASSERT_FALSE(parsed) << "read " << i << " of " << reads;
+      ASSERT_EQ(parsed.has_value(), i <= guesses) << "read " << i << " of " << reads;
+      if (parsed) continue;
       EXPECT_EQ(parsed.error().code(), Code::kIo) << parsed.error().message();
     }
   };
@@ -299,7 +301,7 @@ TEST(HostileFiles, AreToldFromThoseThatCannotBeRead) {
   expect_reported(read_safetensors_index, R"({"metadata":{"total_size":1},"weight_map":{"a":"1.s"}})");
   std::string entries;
   for (int i = 0; i < 2000; ++i) entries += text("key " + std::to_string(i)) + number(8u) + text("value");
-  expect_reported(read_gguf, with_data(gguf(1, 2000, entries + tensor("a", {2}, 0, 0)), 8));
+  expect_reported(read_gguf, with_data(gguf(1, 2000, entries + tensor("a", {2}, 0, 0)), 8), 1);
   expect_reported(read_npy, array("<f4", "(2, 1)", 8));
   expect_reported(read_npy, npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }" + std::string(3000, ' '), 8));
   const Member a{"a.npy", array("<i2", "(2,)", 4)};

@@ -24,7 +24,7 @@ Result<void> check_lifetime(const PlanProblem& problem, std::size_t node) {
   const Lifetime& it = problem.lifetimes[node];
   const std::size_t count = problem.lifetimes.size();
   if (!power_of_two(it.alignment) || it.alignment > kLargest) {
-    return invalid("node {}: alignment {} is not a power of two", node, it.alignment);
+    return invalid("node {}: alignment {} is not a power of two up to 2^50", node, it.alignment);
   }
   if (it.bytes > kLargest)
     return invalid("node {}: {} bytes are more than the {b} that a plan can hold", node, it.bytes, kLargest);
@@ -216,7 +216,7 @@ Result<std::vector<Model>> build_models(const PlanProblem& problem, bool in_plac
   const std::size_t count = problem.lifetimes.size();
   if (count >= (std::size_t{1} << 28)) return invalid("{} nodes are more than a plan can hold", count);
   if (!power_of_two(problem.alignment) || problem.alignment > kLargest)
-    return invalid("the problem's alignment {} is not a power of two", problem.alignment);
+    return invalid("the problem's alignment {} is not a power of two up to 2^50", problem.alignment);
   if (problem.banks.size() > 4000) return invalid("{} banks are more than 4000", problem.banks.size());
   std::uint64_t total = 0;
   for (std::size_t node = 0; node < count; ++node) {

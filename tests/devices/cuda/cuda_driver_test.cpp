@@ -42,6 +42,7 @@ TEST_F(CudaDriver, RepeatsTheDriversWordsWhenItHasNoDevice) {
 
 // A copy of the double under a name of its own, because a driver is read once for each name.
 TEST_F(CudaDriver, TakesADriverThatHasAllFunctionsAndRefusesAnOlderOne) {
+  constexpr bool kNeeded = true, kOptional = false;
   int newest = 0, newest_needed = 0;
 #define BERTH_VERSION_OF(name, symbol, version, need, parameters) \
   newest = std::max(newest, version);                             \
