@@ -1,3 +1,5 @@
+#include "weights_binding.h"
+
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -9,17 +11,35 @@
 #include <thread>
 
 #include "berth/weights/save.h"
-#include "berth/weights/weights.h"
-#include "bindings.h"
 
 namespace berth::python {
-namespace {
 
 nb::object text_of(std::string_view text) {
   PyObject* made = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
   if (made == nullptr) throw nb::python_error();
   return nb::steal(made);
 }
+
+void no_tensor(const WeightFile& file, std::string_view name) {
+  const std::string text = fmt::format("no tensor named \"{}\" among the {} of {}", name, file.tensors().size(),
+                                       file.files().empty() ? "a closed file" : file.files()[0]);
+  PyErr_SetString(PyExc_KeyError, text.c_str());
+  throw nb::python_error();
+}
+
+TensorNames::TensorNames(const WeightFile& file, nb::handle names) {
+  if (names.is_none()) {
+    for (const TensorInfo& info : file.tensors()) views_.push_back(info.name);
+    return;
+  }
+  kept_ = nb::cast<std::vector<std::string>>(names);
+  for (const std::string& name : kept_) {
+    if (file.find(name) == nullptr) no_tensor(file, name);
+    views_.push_back(name);
+  }
+}
+
+namespace {
 
 nb::object to_python(const MetadataValue& value) {
   switch (value.type()) {
@@ -106,13 +126,6 @@ class Progress {
   std::optional<nb::python_error> raised_;  // under the interpreter lock
 };
 
-[[noreturn]] void no_tensor(const WeightFile& file, std::string_view name) {
-  const std::string text = fmt::format("no tensor named \"{}\" among the {} of {}", name, file.tensors().size(),
-                                       file.files().empty() ? "a closed file" : file.files()[0]);
-  PyErr_SetString(PyExc_KeyError, text.c_str());
-  throw nb::python_error();
-}
-
 nb::tuple shape_of(const TensorInfo& info) {
   nb::list extents;
   for (const std::size_t extent : info.shape) extents.append(extent);
@@ -121,17 +134,8 @@ nb::tuple shape_of(const TensorInfo& info) {
 
 nb::object load(const WeightFile& file, nb::handle names, nb::handle where, unsigned threads, bool direct,
                 nb::handle progress, bool checksums) {
-  std::vector<std::string_view> wanted;
-  std::vector<std::string> kept;
-  if (names.is_none()) {
-    for (const TensorInfo& info : file.tensors()) wanted.push_back(info.name);
-  } else {
-    kept = nb::cast<std::vector<std::string>>(names);
-    for (const std::string& name : kept) {
-      if (file.find(name) == nullptr) no_tensor(file, name);
-      wanted.push_back(name);
-    }
-  }
+  const TensorNames named(file, names);
+  const std::vector<std::string_view>& wanted = named.views();
   const AllocatorPtr allocator = allocator_from(where);
   Progress reported(progress);
   const LoadOptions options{
@@ -177,22 +181,24 @@ void bind_weights(nb::module_& module) {
       "def load(self, names: collections.abc.Sequence[str] | None = None, device: object = 'CPU', *, threads: int = 0, "
       "direct: bool = False, progress: collections.abc.Callable[[int, int], object] | None = None, checksums: "
       "typing.Literal[True]) -> tuple[dict[str, Buffer], dict[str, int]]";
-  nb::class_<WeightFile>(module, "WeightFile",
-                         "An open weight file: a mapping from names to zero-copy buffers. Made by berth.open().\n\n"
-                         ">>> import berth, numpy as np, tempfile, os\n"
-                         ">>> path = os.path.join(tempfile.mkdtemp(), 'a.safetensors')\n"
-                         ">>> berth.save(path, {'w': np.ones((2, 2), np.float32), 'b': np.zeros(2, np.float32)})\n"
-                         ">>> file = berth.open(path)\n"
-                         ">>> len(file), list(file), 'w' in file, file.nbytes\n"
-                         "(2, ['b', 'w'], True, 24)\n"
-                         ">>> file['w'].is_read_only, file.load_slice('w', axis=0, begin=1, end=2).shape\n"
-                         "(True, (1, 2))\n"
-                         ">>> buffers, sums = file.load(['b'], checksums=True)\n"
-                         ">>> buffers['b'].tobytes() == bytes(8), sums\n"
-                         "(True, {'b': 1696784233})\n"
-                         ">>> file.close()\n"
-                         ">>> file\n"
-                         "<berth.WeightFile closed>")
+  nb::class_<WeightFile> weight_file(
+      module, "WeightFile",
+      "An open weight file: a mapping from names to zero-copy buffers. Made by berth.open().\n\n"
+      ">>> import berth, numpy as np, tempfile, os\n"
+      ">>> path = os.path.join(tempfile.mkdtemp(), 'a.safetensors')\n"
+      ">>> berth.save(path, {'w': np.ones((2, 2), np.float32), 'b': np.zeros(2, np.float32)})\n"
+      ">>> file = berth.open(path)\n"
+      ">>> len(file), list(file), 'w' in file, file.nbytes\n"
+      "(2, ['b', 'w'], True, 24)\n"
+      ">>> file['w'].is_read_only, file.load_slice('w', axis=0, begin=1, end=2).shape\n"
+      "(True, (1, 2))\n"
+      ">>> buffers, sums = file.load(['b'], checksums=True)\n"
+      ">>> buffers['b'].tobytes() == bytes(8), sums\n"
+      "(True, {'b': 1696784233})\n"
+      ">>> file.close()\n"
+      ">>> file\n"
+      "<berth.WeightFile closed>");
+  weight_file
       .def(
           "__getitem__",
           [](const WeightFile& self, std::string_view name) {
@@ -290,6 +296,8 @@ void bind_weights(nb::module_& module) {
         return fmt::format("<berth.WeightFile {} {}, {} tensors, {}>", to_string(self.format()), self.files()[0],
                            self.tensors().size(), format_bytes(self.total_bytes()));
       });
+
+  bind_async_load(module, weight_file);
 
   module.def(
       "_open", [](const std::string& path) { return released([&] { return open_weights(path); }).value(); },

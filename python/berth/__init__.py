@@ -25,6 +25,7 @@ import typing as _typing
 from ._berth import (  # noqa: F401
     Allocator,
     Arena,
+    AsyncLoad,
     Buffer,
     CachingPool,
     Cluster,
@@ -69,11 +70,11 @@ if _typing.TYPE_CHECKING:
 _host = device("CPU")
 
 __all__ = [
-    "Allocator", "Arena", "Buffer", "CachingPool", "Cluster", "Device", "KvCache", "Limit", "Node", "Plan", "Recorder",
-    "Recording", "Schedule", "ScheduleBuilder", "ShardPlan", "ShardedTensors", "SharedMemory", "Statistics", "StepBuffers",
-    "StepRun", "WeightFile", "caching_pool", "convert", "device", "devices", "dtype_info", "dtypes", "from_dlpack",
-    "import_shared", "limit", "load", "load_sharded", "open", "plan", "read_recording", "record", "reshard", "save",
-    "shard_plan", "shareable", "statistics",
+    "Allocator", "Arena", "AsyncLoad", "Buffer", "CachingPool", "Cluster", "Device", "KvCache", "Limit", "Node", "Plan",
+    "Recorder", "Recording", "Schedule", "ScheduleBuilder", "ShardPlan", "ShardedTensors", "SharedMemory", "Statistics",
+    "StepBuffers", "StepRun", "WeightFile", "caching_pool", "convert", "device", "devices", "dtype_info", "dtypes",
+    "from_dlpack", "import_shared", "limit", "load", "load_async", "load_sharded", "open", "plan", "read_recording",
+    "record", "reshard", "save", "shard_plan", "shareable", "statistics",
 ]
 
 
@@ -123,6 +124,29 @@ def load(
     """
     with open(path) as file:
         return file.load(names, device, threads=threads, direct=direct, progress=progress)
+
+
+def load_async(
+    path: _Path,
+    device: object = "CPU",
+    names: _typing.Optional[_abc.Sequence[str]] = None,
+    *,
+    readers: int = 0,
+    method: str = "threads",
+) -> AsyncLoad:
+    """Begins to read a weight file (or the tensors named) into fresh memory, and returns at once.
+
+    >>> import berth, numpy as np, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.safetensors")
+    >>> berth.save(path, {"w": np.arange(6, dtype=np.float32), "b": np.zeros(2, np.float32)})
+    >>> load = berth.load_async(path, names=["w", "b"])
+    >>> load["w"]                                  # waits for it, and not for "b"
+    <berth.Buffer f32[6] on CPU, 24 B>
+    >>> sorted(load.finish())
+    ['b', 'w']
+    """
+    with open(path) as file:
+        return file.load_async(names, device, readers=readers, method=method)
 
 
 def save(

@@ -116,6 +116,9 @@ def test_mypy_follows_a_program_that_uses_the_types(tmp_path):
             mapped: berth.Buffer = file[names[0]]
             loaded: dict[str, berth.Buffer] = file.load(names, threads=2)
             both: tuple[dict[str, berth.Buffer], dict[str, int]] = file.load(checksums=True)
+            arriving: berth.AsyncLoad = file.load_async(names, readers=2)
+        for name, buffer in arriving.items():
+            size: int = len(name) + buffer.nbytes
         rows: tuple[int, ...] = mapped.shape
         berth.load("model.gguf", names=names, progress=lambda done, total: done < total)
         plan: berth.Plan = berth.plan([(4096, 0, 2)])

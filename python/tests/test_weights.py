@@ -340,3 +340,76 @@ def test_a_thousand_opens_leak_nothing(tmp_path, no_leak):
         berth.open(path)["a"].numpy()
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_tensors_arrive_in_the_background_in_the_order_requested(tmp_path, arrays, no_leak):
+    path = tmp_path / "a.safetensors"
+    save_file(arrays, path)
+    order = sorted(arrays, reverse=True)
+    for method in "threads", "ring":
+        with berth.open(path) as file:
+            load = file.load_async(order, berth.caching_pool(), readers=2, method=method)
+        assert list(load) == load.keys() == order and len(load) == len(order) and order[0] in load and 3 not in load
+        arrived = []
+        for name, buffer in load.items():
+            assert load.has_arrived(name) and buffer.tobytes() == arrays[name].tobytes()
+            assert buffer.shape == arrays[name].shape
+            arrived.append(name)
+        assert arrived == order and load.method in (method, "threads")
+        assert repr(load) == f"<berth.AsyncLoad {len(order)} of {len(order)} tensors arrived>"
+        assert {name: buffer.tobytes() for name, buffer in load.finish().items()} == {
+            name: array.tobytes() for name, array in arrays.items()}
+        del load, buffer
+    assert berth.load_async(path)[order[3]].tobytes() == arrays[order[3]].tobytes()
+    assert berth.load_async(path, names=[]).finish() == {}
+    twice = berth.load_async(path, names=order[:1] * 2)
+    assert len(twice) == 1 and list(twice.finish()) == order[:1]
+    with pytest.raises(KeyError, match="nobody"):
+        berth.load_async(path, names=["nobody"])
+    with pytest.raises(KeyError, match="nobody"):
+        twice["nobody"]
+    with pytest.raises(ValueError, match="threads"):
+        berth.load_async(path, method="magic")
+    with pytest.raises(MemoryError):
+        berth.load_async(path, berth.limit("CPU", 16))
+
+
+def test_a_background_load_ends_with_its_block_and_with_its_last_reference(large, no_leak):
+    before = bytes_read()
+    with berth.load_async(large) as load:
+        assert len(load) == 1
+    assert bytes_read() - before < 1 << 30
+    if not load.has_arrived("w"):
+        with pytest.raises(InterruptedError) as caught:
+            load["w"]
+        assert caught.value.code == "Cancelled"
+    del load
+    before = bytes_read()
+    load = berth.load_async(large)
+    load.cancel()
+    with pytest.raises(InterruptedError):
+        load.finish()
+    berth.load_async(large)
+    assert bytes_read() - before < 2 << 30
+
+
+def test_ctrl_c_ends_a_wait_for_a_tensor_and_not_the_load(large, alarm, no_leak):
+    with berth.load_async(large, readers=1) as load:
+        with pytest.raises(KeyboardInterrupt):
+            alarm()
+            while True:  # the wait may be over before the signal
+                load["w"]
+        assert load["w"].nbytes == 1 << 30
+
+
+def test_a_file_that_was_cut_fails_what_it_lacks_and_nothing_else(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_file({"a": np.ones(1 << 20, np.float32), "b": np.ones(8 << 20, np.float32)}, path)
+    with berth.open(path) as file:
+        os.truncate(path, path.stat().st_size - 1000)
+        load = file.load_async(["a", "b"])
+    assert load["a"].numpy().sum() == 1 << 20 and not load.has_arrived("b")
+    for attempt in lambda: load["b"], load.finish:
+        with pytest.raises(OSError, match="a.safetensors"):
+            attempt()
+    assert load["a"].numpy().sum() == 1 << 20

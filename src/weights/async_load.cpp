@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -36,6 +37,16 @@ class ArrivalQueue final : public Queue {
     const MutexLock lock(mutex_);
     reached_.store(value, std::memory_order_release);
     changed_.notify_all();
+  }
+  // False if the time was over first.
+  Result<bool> wait_until(std::uint64_t value, std::chrono::steady_clock::time_point until) {
+    const MutexLock lock(mutex_);
+    const auto is_over = [&] { return reached_.load(std::memory_order_relaxed) >= value; };
+    while (!is_over() && !error_)
+      if (!changed_.wait_until(mutex_, until)) break;
+    if (is_over()) return true;
+    if (error_) return *error_;
+    return false;
   }
   // What is not reached never will be. The first error stays.
   void fail(const Error& error) {
@@ -317,6 +328,13 @@ ReadMethod AsyncLoad::method() const noexcept {
 Result<void> AsyncLoad::finish() {
   if (state_->arrivals.empty()) return {};
   return berth::wait(state_->arrivals.back());
+}
+
+Result<bool> AsyncLoad::wait(std::size_t index, std::chrono::nanoseconds at_most) const {
+  // Beyond this, the sum of the clock and the duration may not fit.
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
+  return state_->timeline->wait_until(state_->arrivals[index].value(),
+                                      std::chrono::steady_clock::now() + std::min(at_most, kLongest));
 }
 
 void AsyncLoad::cancel() noexcept {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -93,6 +94,21 @@ TEST_P(AsyncLoading, ArrivesInTheOrderRequested) {
       EXPECT_TRUE(std::equal(seen.begin(), seen.end(), wanted.begin(), wanted.end())) << order[i];
     }
   }
+}
+
+TEST_P(AsyncLoading, WaitsForATensorNoLongerThanAsked) {
+  const DevicePtr cpu = device("CPU").value();
+  AsyncLoad load = load_all_async(file_, cpu, options()).value();
+  using std::chrono::nanoseconds;
+  const std::size_t last = load.buffers().size() - 1;
+  // However often the time is over first, the tensor arrives in the end.
+  while (!load.wait(last, nanoseconds(1)).value()) continue;
+  EXPECT_TRUE(is_reached(load.arrivals()[last]));
+  for (const nanoseconds time : {nanoseconds::min(), nanoseconds(0), nanoseconds::max()})
+    for (std::size_t i = 0; i <= last; ++i) EXPECT_TRUE(load.wait(i, time).value()) << time.count();
+  AsyncLoad stopped = load_all_async(file_, cpu, options()).value();
+  stopped.cancel();
+  if (!stopped.finish()) EXPECT_TRUE(fails_with(stopped.wait(last, nanoseconds::max()), Code::kCancelled));
 }
 
 TEST_P(AsyncLoading, ABlockingCopyWaitsForTheArrival) {

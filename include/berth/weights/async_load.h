@@ -13,6 +13,7 @@
 // blocking copy when the last of them has.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,7 +42,8 @@ struct AsyncLoadOptions {
   BufferOptions buffer{};
 };
 
-// A load in progress. The buffers may be used from any thread; the other functions from one at a time.
+// A load in progress. The buffers may be used from any thread; the other functions from one at a time, if they do not
+// say otherwise.
 class AsyncLoad {
  public:
   // Cancels what has not arrived, and waits until nothing is written any more. A tensor that has not arrived has
@@ -59,6 +61,9 @@ class AsyncLoad {
   void buffers() const&& = delete;
   void arrivals() const&& = delete;
 
+  // Waits until buffers()[0 .. index] have arrived, but no longer than `at_most`: false if the time was over first. The
+  // errors of finish(). Any thread may call it. Requires: index < buffers().size().
+  Result<bool> wait(std::size_t index, std::chrono::nanoseconds at_most) const;
   // Waits until all tensors have arrived. kIo, the device's error, or kCancelled after cancel().
   Result<void> finish();
   // Ends reading soon; waits and finish() then return kCancelled. Any thread may call it.
