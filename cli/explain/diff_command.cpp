@@ -29,6 +29,7 @@ struct Arguments {
   std::string after;
   std::string tolerance = "0";
   std::string json;
+  std::optional<std::uint64_t> device;
   unsigned top = 8;
 };
 
@@ -43,7 +44,8 @@ struct Side {
   std::string kind{};
   std::vector<Figure> figures{};
   std::vector<TracePeak::Holder> holders{};
-  std::string wrong{};  // the key of a figure that is no number of bytes
+  std::string wrong{};                    // the key of a figure that is no number of bytes
+  std::optional<std::uint32_t> device{};  // of a snapshot
 };
 
 struct Row {
@@ -141,12 +143,15 @@ Result<Side> side_of_trace(const RequestTrace& trace) {
   Side side{.kind = trace.kind};
   TracePeak peak = find_peak(trace);
   side.figures.push_back({"peak of the requests", peak.bytes, true});
-  if (trace.recorded) side.figures.push_back({"held at the highest, as recorded", trace.recorded->peak_held, true});
+  if (trace.recorded) {
+    side.figures.push_back({"held at the highest, as recorded", trace.recorded->peak_held, true});
+    side.device = trace.device;
+  }
   side.holders = std::move(peak.holders);
   return side;
 }
 
-Result<Side> read_side(const std::string& path) {
+Result<Side> read_side(const std::string& path, std::optional<std::uint32_t> device) {
   BERTH_TRY_ASSIGN(const int descriptor, internal::open_regular_file(path));
   char first = 0;
   const bool any = ::read(descriptor, &first, 1) == 1;
@@ -158,7 +163,7 @@ Result<Side> read_side(const std::string& path) {
       return Error::with_text(Code::kInvalidData, Layer::kProgram, path + ": it begins like JSON and is not");
     return side_of_json(json, path);
   }
-  BERTH_TRY_ASSIGN(const RequestTrace trace, read_request_trace(path));
+  BERTH_TRY_ASSIGN(const RequestTrace trace, read_request_trace(path, device));
   return side_of_trace(trace);
 }
 
@@ -264,9 +269,10 @@ int complain(const std::string& text) {
 int run(const Arguments& arguments) {
   const auto tolerance = parse_tolerance(arguments.tolerance);
   if (!tolerance) return complain(tolerance.error().message());
-  const auto before = read_side(arguments.before);
+  const auto before = read_side(arguments.before, device_number(arguments.device));
   if (!before) return complain(before.error().message());
-  const auto after = read_side(arguments.after);
+  // The same device of both, whichever has the most memory in the later one.
+  const auto after = read_side(arguments.after, before->device);
   if (!after) return complain(after.error().message());
   if (before->kind != after->kind)
     return complain(fmt::format("{} is a {} and {} is a {}: compare two of one kind", arguments.before, before->kind,
@@ -300,6 +306,7 @@ void add_diff_command(CLI::App& app, int& exit_code) {
   command.option("after", arguments->after, "The file of the later commit").required();
   command.option("--tolerance", arguments->tolerance, "Growth that is allowed: 2%, or bytes such as 64KiB")
       .show_default();
+  command.option("--device", arguments->device, "The device, of snapshots with several");
   command.option("--top", arguments->top, "How many places to list").show_default();
   command.option("--json", arguments->json, "The comparison as JSON, to a file or -");
   command.action([arguments, &exit_code] { exit_code = run(*arguments); });

@@ -28,9 +28,7 @@ int complain(const std::string& text) {
 
 int run(const Arguments& arguments) {
   Progress progress("reading " + in_one_line(arguments.path));
-  std::optional<std::uint32_t> device;
-  if (arguments.device) device = static_cast<std::uint32_t>(std::min<std::uint64_t>(*arguments.device, 0xffff'ffff));
-  const auto trace = read_request_trace(arguments.path, device);
+  const auto trace = read_request_trace(arguments.path, device_number(arguments.device));
   if (!trace) return complain(trace.error().message());
   progress.update(std::nullopt, "running the models");
   const auto explanation = explain(*trace, arguments.path);

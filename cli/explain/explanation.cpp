@@ -15,6 +15,7 @@ namespace {
 TorchSettings recorded_settings(const RecordedAllocator& recorded) {
   return {.expandable = recorded.expandable,
           .max_split_bytes = recorded.max_split_bytes,
+          .parts = recorded.parts,
           .addresses = recorded.expandable ? nullptr : &recorded.made};
 }
 
@@ -81,7 +82,7 @@ Result<Explanation> explain(const RequestTrace& trace, const std::string& file) 
   add("Berth's growable memory", *make_growable_model(trace));
   result.plan_bound = result.peak.bytes;
   if (trace.requests.size() <= kMostPlanned) {
-    BERTH_TRY_ASSIGN(const MemoryPlan found, plan(to_problem(trace)));
+    BERTH_TRY_ASSIGN(const MemoryPlan found, plan(trace.problem ? *trace.problem : to_problem(trace)));
     result.plan_bytes = found.size;
     result.plan_bound = found.lower_bound;
   }
@@ -101,8 +102,9 @@ std::string to_text(const Explanation& explanation, const RequestTrace& trace, s
     text += fmt::format("held        {} at the highest, as recorded\n", format_bytes(trace.recorded->peak_held));
     if (!trace.recorded->is_complete)
       text += "            the trace begins after the first request: what was there before counts from its beginning\n";
-    if (trace.recorded->rounds_to_power_of_two)
-      text += "            roundup_power2_divisions was set; the models do not know it\n";
+    if (trace.recorded->has_private_pools)
+      text +=
+          "            some segments are of private pools, such as those of CUDA graphs; the models have one pool\n";
   }
   text += "\nheld by, at the peak\n";
   Table places;
@@ -168,6 +170,7 @@ nlohmann::ordered_json to_json(const Explanation& explanation, const RequestTrac
     json["recorded"] = {{"peak_held_bytes", trace.recorded->peak_held},
                         {"segments", trace.recorded->segments.size()},
                         {"expandable_segments", trace.recorded->expandable},
+                        {"private_pools", trace.recorded->has_private_pools},
                         {"complete", trace.recorded->is_complete}};
     if (explanation.reproduction) {
       const Reproduction& same = *explanation.reproduction;

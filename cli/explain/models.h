@@ -2,12 +2,13 @@
 // memory of Berth are the real code without memory. PyTorch's caching allocator for CUDA is modelled here by its
 // documented rules. A model belongs to one thread.
 //
-// PyTorch's rules. A request is rounded up to 512 bytes. Requests of up to 1 MiB come from segments of 2 MiB; larger
-// ones from segments of 20 MiB, and those of 10 MiB and more from a segment of their own size rounded up to 2 MiB. A
-// segment belongs to one stream. The smallest free block of the stream that fits is taken, the lowest address first,
-// and the rest is split off if it has at least 512 bytes (small) or more than 1 MiB (large). Neighbours that are free
-// are merged. With expandable segments there is one segment for each stream and size class, which grows in pages of
-// 2 MiB (small) or 20 MiB (large) behind its last block, and every rest of 512 bytes is split off.
+// PyTorch's rules. A request is rounded up to 512 bytes, or as roundup_power2_divisions says. Requests of up to 1 MiB
+// come from segments of 2 MiB; larger ones from segments of 20 MiB, and those of 10 MiB and more from a segment of
+// their own size rounded up to 2 MiB. A segment belongs to one stream. The smallest free block of the stream that fits
+// is taken, the lowest address first, and the rest is split off if it has at least 512 bytes (small) or more than 1 MiB
+// (large). Neighbours that are free are merged. With expandable segments there is one segment for each stream and size
+// class, which grows in pages of 2 MiB (small) or 20 MiB (large) behind its last block, and every rest of 512 bytes is
+// split off.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +55,7 @@ class AllocatorModel {
 struct TorchSettings {
   bool expandable = false;
   std::uint64_t max_split_bytes = 0;  // larger blocks are not split; 0: no limit
+  PowerOfTwoParts parts{};
   // Addresses of segments as a program got them, in order. Where they run out or their size is another, the model
   // numbers on. The order of addresses decides between free blocks of one size.
   const std::vector<RecordedSegment>* addresses = nullptr;

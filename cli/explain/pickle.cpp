@@ -32,8 +32,9 @@ std::span<const PickleValue> Pickle::dict_items(const PickleValue& dict) const {
 
 const PickleValue* Pickle::find(const PickleValue& dict, std::string_view key) const {
   const std::span<const PickleValue> items = dict_items(dict);
-  for (std::size_t i = 0; i + 1 < items.size(); i += 2)
-    if (items[i].is(Kind::kText) && text(items[i]) == key) return &items[i + 1];
+  // A key that is stored again has its last value.
+  for (std::size_t i = items.size(); i >= 2; i -= 2)
+    if (items[i - 2].is(Kind::kText) && text(items[i - 2]) == key) return &items[i - 1];
   return nullptr;
 }
 

@@ -55,7 +55,7 @@ Result<RequestTrace> from_recording(const Recording& recording) {
 }
 
 // Aliases have no bytes of their own. A gap is a release and an allocation.
-Result<RequestTrace> from_lifetimes(const PlanTable& table) {
+Result<RequestTrace> from_lifetimes(PlanTable table) {
   RequestTrace trace{.kind = "lifetimes"};
   Places places(trace.places);
   const auto add = [&](std::uint64_t bytes, std::uint32_t place, std::int64_t first, std::int64_t last) {
@@ -82,6 +82,7 @@ Result<RequestTrace> from_lifetimes(const PlanTable& table) {
     const auto is_allocation = [](const TraceStep& step) { return step.kind == TraceStep::Kind::kAllocate; };
     return a.time != b.time ? a.time < b.time : is_allocation(a) < is_allocation(b);
   });
+  trace.problem = std::move(table.problem);
   return trace;
 }
 
@@ -124,7 +125,12 @@ Result<RequestTrace> read_request_trace(const std::string& path, std::optional<s
                             fmt::format("{} (a file is a memory snapshot of PyTorch, a recording of Berth, or a table "
                                         "of lifetimes with the columns id, lower, upper and size)",
                                         table.error().message()));
-  return from_lifetimes(*table);
+  return from_lifetimes(*std::move(table));
+}
+
+std::optional<std::uint32_t> device_number(std::optional<std::uint64_t> argument) {
+  if (!argument) return std::nullopt;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(*argument, 0xffff'ffff));
 }
 
 TracePeak find_peak(const RequestTrace& trace) {

@@ -2,12 +2,14 @@
 // table of lifetimes. A plain value.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "berth/base/result.h"
+#include "berth/plan/plan.h"
 
 namespace berth::cli {
 
@@ -36,6 +38,10 @@ struct RecordedSegment {
   bool expandable = false;
 };
 
+// roundup_power2_divisions: the sizes between two powers of two that requests below 2 MiB, below 4 MiB, ... are rounded
+// up to. 0 and 1: requests are rounded up to 512 bytes.
+using PowerOfTwoParts = std::array<std::uint64_t, 16>;
+
 // What a snapshot says about the allocator that made it.
 struct RecordedAllocator {
   std::vector<RecordedSegment> segments{};  // at the end
@@ -43,8 +49,9 @@ struct RecordedAllocator {
   std::uint64_t peak_held = 0;              // the highest sum of all segments
   std::uint64_t max_split_bytes = 0;        // 0: no limit
   bool expandable = false;
-  bool rounds_to_power_of_two = false;  // a setting that the model does not know
-  bool is_complete = true;              // the trace begins before the first request
+  PowerOfTwoParts parts{};
+  bool has_private_pools = false;  // of CUDA graphs or the program, which the model does not know
+  bool is_complete = true;         // the trace begins before the first request
 };
 
 struct RequestTrace {
@@ -56,6 +63,7 @@ struct RequestTrace {
   std::vector<TraceStep> steps{};  // in order
   std::vector<std::string> places{};
   std::optional<RecordedAllocator> recorded{};  // of a snapshot of PyTorch
+  std::optional<PlanProblem> problem{};         // of a table, with all that it asks of a plan
 
   // The time of a step, as text.
   std::string time_text(const TraceStep& step) const;
@@ -65,6 +73,9 @@ struct RequestTrace {
 //   kInvalidData  with the position in the file; kIo; kNotFound: the snapshot has no such device
 // O(bytes) time.
 Result<RequestTrace> read_request_trace(const std::string& path, std::optional<std::uint32_t> device = std::nullopt);
+
+// The argument of --device. A number beyond all devices is one that no snapshot has.
+std::optional<std::uint32_t> device_number(std::optional<std::uint64_t> argument);
 
 // The bytes that are live at the highest point, the first step at which they are, and who holds them.
 struct TracePeak {

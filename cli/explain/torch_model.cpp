@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -23,6 +24,15 @@ std::uint64_t round_to(std::uint64_t bytes, std::uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
+// With N parts, what lies between two powers of two is rounded up to one of N sizes there.
+std::uint64_t round_request(std::uint64_t bytes, const PowerOfTwoParts& all) {
+  // 0 below 2 MiB, 1 below 4 MiB and so on.
+  const auto interval = static_cast<std::size_t>(std::bit_width(std::max<std::uint64_t>(bytes / kSmallRequest, 1))) - 1;
+  const std::uint64_t parts = all[std::min(interval, all.size() - 1)];
+  if (parts <= 1 || bytes <= kMinBlock * parts) return round_to(bytes, kMinBlock);
+  return round_to(bytes, std::bit_floor(bytes) / std::bit_floor(parts));
+}
+
 class TorchModel final : public AllocatorModel {
  public:
   TorchModel(const RequestTrace& trace, const TorchSettings& settings)
@@ -33,7 +43,7 @@ class TorchModel final : public AllocatorModel {
 
   void allocate(std::uint32_t number, const Request& request) override {
     if (request.bytes == 0) return;
-    const std::uint64_t size = std::max(kMinBlock, round_to(request.bytes, kMinBlock));
+    const std::uint64_t size = round_request(request.bytes, settings_.parts);
     const bool small = size <= kSmallRequest;
     std::uint32_t id = find_free(small, request.stream, size);
     if (id == kNobody)

@@ -32,6 +32,7 @@ enum Word : std::uint8_t {
   kBlocks,
   kRequestedSize,
   kSegmentType,
+  kSegmentPoolId,
   kIsExpandable,
   kDevice,
   kAlloc,
@@ -61,6 +62,7 @@ constexpr std::array<std::string_view, kWords> kTexts = {"action",
                                                          "blocks",
                                                          "requested_size",
                                                          "segment_type",
+                                                         "segment_pool_id",
                                                          "is_expandable",
                                                          "device",
                                                          "alloc",
@@ -87,7 +89,8 @@ static_assert(sizeof(Event) == 32, "a snapshot has millions of them");
 
 struct Block {
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;   // requested
+  std::uint64_t length = 0;  // rounded up
   std::uint32_t place = 0;
   bool is_live = false;
   bool has_address = false;
@@ -97,6 +100,7 @@ struct Segment {
   RecordedSegment segment{};
   std::uint32_t device = 0;
   std::uint16_t stream = 0;
+  bool is_private = false;
   std::uint32_t first_block = 0, block_count = 0;
 };
 
@@ -156,6 +160,7 @@ class Records final : public PickleRecords {
       case kEventRecord: {
         // The note of a trace: its number from 1.
         if (is_first) note = record(type, ++traces);
+        has_shared_event = has_shared_event || events[index].trace != 0;
         events[index].trace = static_cast<std::uint8_t>(std::min<std::uint64_t>(note & kIndexBits, 255));
         return true;
       }
@@ -171,6 +176,9 @@ class Records final : public PickleRecords {
     return false;
   }
 
+  static bool is_record(const PickleValue& value, RecordType type) {
+    return value.is(Kind::kRecord) && value.bits >> kTypeShift == type;
+  }
   // The note of a list of one type of records, without the type; nothing if the value is not such a list.
   static std::optional<std::uint64_t> note_of(const Pickle& pickle, const PickleValue* list, RecordType type) {
     if (list == nullptr || !list->is(Kind::kList)) return std::nullopt;
@@ -185,7 +193,8 @@ class Records final : public PickleRecords {
   std::vector<std::string> places{};
   std::vector<std::uint64_t> streams{};
   std::uint64_t traces = 0;
-  bool has_wrong_size = false;  // some size is no number of bytes
+  bool has_wrong_size = false;    // some size is no number of bytes
+  bool has_shared_event = false;  // some event is in two lists, or twice in one
 
  private:
   static constexpr unsigned kCountShift = 28;
@@ -202,6 +211,13 @@ class Records final : public PickleRecords {
   }
   static bool is_word(const PickleValue* value, Word word) {
     return value != nullptr && value->is(Kind::kText) && value->bits == word;
+  }
+
+  // The pool of everybody has the number (0, 0).
+  bool is_pool(const PickleValue* value) const {
+    if (value == nullptr || !value->is(Kind::kList)) return false;
+    const auto parts = pickle_.items_of(*value);
+    return std::any_of(parts.begin(), parts.end(), [](const PickleValue& part) { return number(&part) != 0; });
   }
 
   std::uint16_t stream_number(const PickleValue* value) {
@@ -245,6 +261,7 @@ class Records final : public PickleRecords {
     const PickleValue* state = found[kState];
     Block block{.address = number(found[kAddress]),
                 .bytes = size(found[found[kRequestedSize] != nullptr ? kRequestedSize : kSize]),
+                .length = size(found[kSize]),
                 .place = place_of(found[kFrames]),
                 .is_live = is_word(state, kActiveAllocated) || is_word(state, kActivePendingFree) ||
                            is_word(state, kActiveAwaitingFree),
@@ -259,7 +276,8 @@ class Records final : public PickleRecords {
                                 .small = is_word(found[kSegmentType], kSmall),
                                 .expandable = number(found[kIsExpandable]) != 0},
                     .device = static_cast<std::uint32_t>(number(found[kDevice])),
-                    .stream = stream_number(found[kStream])};
+                    .stream = stream_number(found[kStream]),
+                    .is_private = is_pool(found[kSegmentPoolId])};
     if (const auto note = note_of(pickle_, found[kBlocks], kBlockRecord)) {
       segment.first_block = static_cast<std::uint32_t>(*note >> kCountShift);
       segment.block_count = static_cast<std::uint32_t>(*note & kCountBits);
@@ -284,11 +302,23 @@ Error not_a_snapshot(const char* what) {
 Result<std::vector<std::uint64_t>> traces_of(const Pickle& pickle) {
   std::vector<std::uint64_t> traces;
   if (!pickle.root.is(Kind::kDict)) return not_a_snapshot("it is not a dict");
-  if (pickle.find(pickle.root, "segments") == nullptr) return not_a_snapshot("it has no \"segments\"");
+  const PickleValue* segments = pickle.find(pickle.root, "segments");
+  if (segments == nullptr) return not_a_snapshot("it has no \"segments\"");
+  // What is left out would be missing in every figure.
+  if (!segments->is(Kind::kList)) return not_a_snapshot("its \"segments\" are no list");
+  for (const PickleValue& each : pickle.items_of(*segments))
+    if (!Records::is_record(each, kSegmentRecord))
+      return not_a_snapshot("one of its \"segments\" is not a dict with an address and a total_size");
   const PickleValue* list = pickle.find(pickle.root, "device_traces");
-  if (list == nullptr || !list->is(Kind::kList)) return traces;
-  for (const PickleValue& each : pickle.items_of(*list))
-    traces.push_back(Records::note_of(pickle, &each, kEventRecord).value_or(0));
+  if (list == nullptr || list->is(Kind::kNone)) return traces;
+  if (!list->is(Kind::kList)) return not_a_snapshot("its \"device_traces\" are no list");
+  for (const PickleValue& each : pickle.items_of(*list)) {
+    // The events themselves were taken in; what is left of the list, or was taken in as something else, is no event.
+    const auto trace = Records::note_of(pickle, &each, kEventRecord);
+    if (!each.is(Kind::kList) || !pickle.items_of(each).empty() || (!trace && pickle.note_of(each) != 0))
+      return not_a_snapshot("an event of its \"device_traces\" is not a dict with an action and a size");
+    traces.push_back(trace.value_or(0));
+  }
   if (traces.size() > 254) return not_a_snapshot("it has more than 254 devices");
   return traces;
 }
@@ -304,9 +334,11 @@ void read_settings(const Pickle& pickle, RecordedAllocator& recorded) {
   recorded.expandable = expandable != nullptr && expandable->is(Kind::kBool) && expandable->bits != 0;
   const PickleValue* rounding = pickle.find(*settings, "roundup_power2_divisions");
   if (rounding == nullptr || !rounding->is(Kind::kDict)) return;
-  const auto items = pickle.dict_items(*rounding);
-  for (std::size_t i = 1; i < items.size(); i += 2)
-    if (items[i].is(Kind::kInteger) && items[i].bits > 1) recorded.rounds_to_power_of_two = true;
+  // By the size in MiB from which on it holds, as text: "1", "2", "4" and so on.
+  for (std::size_t i = 0; i < recorded.parts.size(); ++i) {
+    const PickleValue* parts = pickle.find(*rounding, std::to_string(std::uint64_t{1} << i));
+    if (parts != nullptr && parts->is(Kind::kInteger) && parts->bits <= kMostBytes) recorded.parts[i] = parts->bits;
+  }
 }
 
 // Turns addresses into requests.
@@ -325,13 +357,14 @@ class TraceMaker {
       if (segment.device != device_) continue;
       recorded.segments.push_back(segment.segment);
       recorded.expandable = recorded.expandable || segment.segment.expandable;
+      recorded.has_private_pools = recorded.has_private_pools || segment.is_private;
       std::uint64_t address = segment.segment.address;
       for (std::uint32_t i = 0; i < segment.block_count; ++i) {
         const Block& block = records_.blocks[segment.first_block + i];
         if (block.has_address) address = block.address;
         if (block.is_live && !live_.contains(address))
           before_.push_back(request(block.bytes, block.place, segment.stream));
-        address += block.bytes;
+        address += block.length;
       }
     }
     recorded.made = std::move(made_);
@@ -412,6 +445,7 @@ class TraceMaker {
 
 Result<RequestTrace> make_trace(Records& records, RecordedAllocator recorded, const std::vector<std::uint64_t>& traces,
                                 std::optional<std::uint32_t> wanted) {
+  if (records.has_shared_event) return not_a_snapshot("an event is in two places");
   if (records.has_wrong_size) return not_a_snapshot("a size in it is not a number of bytes, or larger than any memory");
   std::vector<std::uint64_t> held(traces.size());
   for (const Segment& segment : records.segments) {

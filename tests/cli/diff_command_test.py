@@ -65,6 +65,21 @@ class DiffCommand(CommandCase):
         self.assertEqual(figures["held at the highest, as recorded"], (12 * MIB, 14 * MIB))
         self.assertEqual(result["places"][0]["place"], "/home/me/train.py:9 step")
 
+    def test_compares_one_device_of_snapshots_with_several(self):
+        paths = []
+        for name, sizes in (("a.pickle", (50, 20)), ("b.pickle", (50, 70))):
+            both = {"segments": [], "device_traces": []}
+            for device, size in enumerate(sizes):
+                allocator = Allocator(device=device)
+                allocator.malloc(size * MIB)
+                both["segments"] += allocator.snapshot()["segments"]
+                both["device_traces"].append(allocator.events)
+            torch_snapshot.write(self.path(name), both)
+            paths.append(self.path(name))
+        self.assertEqual(self.diff(*paths).returncode, 0, "device 0, as before, although device 1 has more now")
+        self.assertEqual(self.diff(*paths, "--device", "1").returncode, 1)
+        self.refuses("2 devices", *paths, "--device", "2")
+
     def report(self, name, plan, peak, process):
         return self.write(name, {"title": "x", "plan_bytes": plan, "live_peak_bytes": peak, "lower_bound_bytes": peak,
                                  "stock": {"held_bytes": 10 * process},

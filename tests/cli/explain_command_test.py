@@ -19,6 +19,8 @@ from command_case import CommandCase, number
 from torch_snapshot import MIB, Allocator
 
 BERTH = None
+# roundup_power2_divisions: mostly not set.
+DIVISIONS = ({}, {}, {1 << i: 4 for i in range(16)}, {1: 8, 4: 2, 16: 16})
 
 
 class Refused:
@@ -86,7 +88,8 @@ class ExplainCommand(CommandCase):
                 with self.subTest(seed=seed, expandable=expandable):
                     allocator = Allocator(expandable=expandable, seed=seed,
                                           max_split=(32 * MIB if seed % 3 == 2 and not expandable
-                                                     else torch_snapshot.UNLIMITED))
+                                                     else torch_snapshot.UNLIMITED),
+                                          divisions=DIVISIONS[seed % 4])
                     torch_snapshot.random_program(allocator, seed, 600, streams=1 + seed % 3)
                     result = self.explain(self.snapshot(allocator, protocol=2 + seed % 4))
                     model = result["recorded"]["model"]
@@ -104,6 +107,41 @@ class ExplainCommand(CommandCase):
         self.assertNotIn("model", result["recorded"])
         self.assertEqual(result["peak_bytes"], 5 * MIB + 1000)
         self.assertEqual(before.requested, 3 * MIB)
+
+    def test_knows_where_blocks_are_that_do_not_say_so(self):
+        allocator = Allocator()
+        for size in (1000, 3 * MIB, 700, 5 * MIB):
+            allocator.malloc(size)
+        snapshot = allocator.snapshot()
+        for segment in snapshot["segments"]:
+            for block in segment["blocks"]:
+                del block["address"]  # as torch 2.1 writes them
+        torch_snapshot.write(self.path("old.pickle"), snapshot)
+        result = self.explain(self.path("old.pickle"))
+        self.assertEqual((result["requests"], result["peak_bytes"]), (4, 8 * MIB + 1700))
+        self.assertTrue(result["recorded"]["complete"])
+
+    def test_says_that_there_are_private_pools(self):
+        allocator = Allocator()
+        allocator.malloc(1000)
+        snapshot = allocator.snapshot()
+        for pool in ((0, 0), (0, 3)):
+            snapshot["segments"][0]["segment_pool_id"] = pool
+            torch_snapshot.write(self.path("pool.pickle"), snapshot)
+            self.assertEqual(self.explain(self.path("pool.pickle"))["recorded"]["private_pools"], pool != (0, 0))
+            self.assertEqual("private pools" in self.run_explain(self.path("pool.pickle")).stdout, pool != (0, 0))
+
+    def test_takes_the_last_value_of_a_key_as_python_does(self):
+        allocator = Allocator()
+        allocator.malloc(1000)
+        content = pickle.dumps(allocator.snapshot())
+        # The dict gets its "segments" again, with nothing in it.
+        again = content[:-1] + b"\x8c\x08segments]s."
+        self.assertEqual(pickle.loads(again)["segments"], [])
+        again = content[:-1] + b"\x8c\x0ddevice_traces]s."
+        self.assertEqual(pickle.loads(again)["device_traces"], [])
+        result = self.explain(self.write("again.pickle", again))
+        self.assertEqual((result["requests"], result["recorded"]["complete"]), (1, False))
 
     def test_takes_the_device_with_the_most_memory_or_the_one_asked_for(self):
         one, two = Allocator(device=0), Allocator(device=1)
@@ -150,6 +188,18 @@ class ExplainCommand(CommandCase):
         self.assertEqual(result["plan_bytes"], 150)
         self.assertEqual(result["peak_at"], "level 1")
 
+    def test_plans_lifetimes_with_all_that_the_table_asks_for(self):
+        for rows in ("id,lower,upper,size,alignment\na,0,2,100,64\nb,0,2,100,64\n",
+                     "id,lower,upper,size,offset\na,0,2,100,4096\nb,0,2,100,\n",
+                     "id,lower,upper,size,gaps\na,0,9,100,3-5\nb,3,6,100,\nc,0,9,50,\n"):
+            path = self.write("problem.csv", rows)
+            ran = subprocess.run([BERTH, "plan", path, "--json", "-"], capture_output=True, text=True, timeout=120)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            planned, result = json.loads(ran.stdout), self.explain(path)
+            self.assertEqual((result["plan_bytes"], result["plan_bound_bytes"]),
+                             (planned["size"], planned["lower_bound"]), rows)
+            self.assertLessEqual(result["peak_bytes"], result["plan_bytes"])
+
     def test_draws_the_map(self):
         allocator = Allocator()
         torch_snapshot.random_program(allocator, 3, 100)
@@ -186,6 +236,17 @@ class ExplainCommand(CommandCase):
     def test_refuses_other_pickles_and_broken_ones(self):
         self.refuses(pickle.dumps([1, 2]), "not a dict")
         self.refuses(pickle.dumps({"weights": []}), "no \"segments\"")
+        for segments in (5, None, {}, [1], [[]], [{"address": 1}], [{"total_size": 1}]):
+            self.refuses(pickle.dumps({"segments": segments}), "segments")
+        frame = {"filename": "train.py", "line": 3, "name": "step"}
+        for traces in (5, {}, [5], [{}], [[5]], [[frame]], [[{"action": "alloc"}]], [[{"size": 5}]]):
+            self.refuses(pickle.dumps({"segments": [], "device_traces": traces}), "device_traces")
+        event = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 1, "frames": []}
+        for traces in ([[event, event]], [[event], [event]]):
+            self.refuses(pickle.dumps({"segments": [], "device_traces": traces}), "two places")
+        nested = []
+        nested.append(nested)
+        self.refuses(pickle.dumps({"segments": nested}), "segments")
         whole = pickle.dumps(Allocator().snapshot())
         self.refuses(whole[:-1], "cut off")
         self.refuses(b"\x80\x04\x8c\xff", "cut off")

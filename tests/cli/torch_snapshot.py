@@ -33,8 +33,9 @@ class Segment:
 
 
 class Allocator:
-    def __init__(self, expandable=False, max_split=UNLIMITED, seed=0, device=0):
+    def __init__(self, expandable=False, max_split=UNLIMITED, seed=0, device=0, divisions=None):
         self.expandable, self.max_split, self.device = expandable, max_split, device
+        self.divisions = divisions or {}  # roundup_power2_divisions, by MiB
         self.segments = []
         self.events = []
         self.frames = []
@@ -65,7 +66,8 @@ class Allocator:
                 "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": self.max_split
                                        if self.max_split != UNLIMITED else -1,
                                        "garbage_collection_threshold": 0.0,
-                                       "expandable_segments": self.expandable, "roundup_power2_divisions": {}},
+                                       "expandable_segments": self.expandable, "roundup_power2_divisions": {
+                                           str(1 << i): self.divisions.get(1 << i, 0) for i in range(16)}},
                 "external_annotations": []}
 
     def mapped_runs(self, segment):
@@ -80,8 +82,21 @@ class Allocator:
 
     # --- the rules ---
 
+    def rounded(self, requested):
+        interval = 1
+        while interval < 1 << 15 and requested >= 2 * interval * MIB:
+            interval *= 2
+        divisions = self.divisions.get(interval, 0)
+        if divisions > 1 and requested > 512 * divisions:
+            power = 1
+            while 2 * power <= requested:
+                power *= 2
+            return min(size for size in (power + i * power // divisions for i in range(divisions + 1))
+                       if size >= requested)
+        return max(512, (requested + 511) // 512 * 512)
+
     def malloc(self, requested, stream=0):
-        size = max(512, (requested + 511) // 512 * 512)
+        size = self.rounded(requested)
         small = size <= MIB
         block = self.best_fit(size, small, stream)
         if block is None:
