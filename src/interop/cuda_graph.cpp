@@ -150,7 +150,14 @@ class GraphPool final : public CudaGraphPool, public Mover {
                      "another capture with this pool is in progress; end it first, or use another pool");
       busy_ = true;
     }
-    auto capture = make_capture();
+    // Whatever happens, only a capture that has begun keeps the pool busy.
+    Result<cuda::Capture*> capture = nullptr;
+    try {
+      capture = make_capture();
+    } catch (...) {
+      end();
+      throw;
+    }
     const MutexLock lock(mutex_);
     busy_ = static_cast<bool>(capture);
     if (!capture) return capture.error();
@@ -426,7 +433,11 @@ struct CudaCapture::State {
     const auto parts = capture->take_parts();
     graph_pool().end();
     capture.reset();
-    submit_all();
+    try {
+      submit_all();
+    } catch (...) {
+      // No host memory: the next submit of each queue does it.
+    }
   }
 };
 
@@ -466,8 +477,10 @@ Result<void> CudaCapture::fork(QueuePtr queue) {
   if (state_->capture == nullptr)
     return Error(Code::kInvalidUsage, Layer::kInterop, "the capture has ended; begin another");
   BERTH_TRY_ASSIGN(cuda::CudaQueue* const side, as_cuda(*queue));
+  state_->sides.reserve(state_->sides.size() + 1);
+  BERTH_TRY(state_->capture->fork(*side));
   state_->sides.push_back(std::move(queue));
-  return state_->capture->fork(*side);
+  return {};
 }
 
 Result<void> CudaCapture::join(Queue& queue) {

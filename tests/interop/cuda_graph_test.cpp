@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -356,6 +357,72 @@ TEST_F(CudaGraphTest, RefusesWhatIsNoUseToAGraph) {
   auto second = CudaCapture::begin(queue_).value();
   EXPECT_TRUE(fails_with(empty.launch(*queue_), Code::kInvalidUsage)) << "no graph in a graph";
   EXPECT_FALSE(to_string(pool->counters()).empty());
+}
+
+// Each of two captures at once on one thread keeps its own memory, and uses the other's as any other.
+TEST_F(CudaGraphTest, TwoCapturesAtOnceStayApart) {
+  for (const bool first_ends_first : {false, true}) {
+    auto one = CudaCapture::begin(queue_).value();
+    auto two = CudaCapture::begin(side_).value();
+    EXPECT_TRUE(fails_with(one.fork(side_), Code::kInvalidUsage)) << "it captures the other graph";
+    EXPECT_TRUE(fails_with(two.join(*queue_), Code::kInvalidUsage));
+    const Buffer a = numbers(one.memory()), b = numbers(two.memory());
+    ASSERT_TRUE(add(*queue_, input_, a, 1));
+    ASSERT_TRUE(add(*side_, input_, b, 10));
+    std::optional<CudaGraph> first, second;
+    if (first_ends_first) first = one.end().value();
+    second = two.end().value();
+    if (!first_ends_first) {
+      ASSERT_TRUE(add(*queue_, b, a, 5)) << "memory of the other pool";
+      first = one.end().value();
+    }
+    ASSERT_TRUE(second->launch(*queue_));
+    ASSERT_TRUE(first->launch(*queue_));
+    EXPECT_EQ(read(b), Numbers(kCount, 110));
+    EXPECT_EQ(read(a), Numbers(kCount, first_ends_first ? 101 : 115));
+    second.reset();
+    ASSERT_TRUE(first->launch(*queue_)) << "it keeps what it uses";
+    EXPECT_EQ(read(a), Numbers(kCount, first_ends_first ? 101 : 115));
+  }
+}
+
+// What a capture uses may be copied by others meanwhile: captured work does not run.
+TEST_F(CudaGraphTest, LeavesBuffersThatItUsesToOtherThreads) {
+  const Buffer output = numbers(gpu_), before = numbers(gpu_), beside = numbers(gpu_);
+  ASSERT_TRUE(queue_->fill(before.window().value(), 0));  // recorded and not submitted
+  ASSERT_TRUE(side_->fill(beside.window().value(), 0));
+  auto capture = CudaCapture::begin(queue_).value();
+  ASSERT_TRUE(capture.fork(side_));
+  ASSERT_TRUE(add(*queue_, input_, output, 1));
+  std::thread([&] {
+    EXPECT_EQ(read(before), Numbers(kCount, 0));
+    EXPECT_EQ(read(beside), Numbers(kCount, 0));
+    const Numbers values(kCount, 7);
+    EXPECT_TRUE(input_.copyin(std::as_bytes(std::span(values))));
+    Numbers seen(kCount);
+    EXPECT_TRUE(input_.copyout(std::as_writable_bytes(std::span(seen))));
+    EXPECT_EQ(seen, values);
+  }).join();
+  CudaGraph graph = capture.end().value();
+  ASSERT_TRUE(graph.launch(*queue_));
+  EXPECT_EQ(read(output), Numbers(kCount, 8));
+}
+
+// A queue that a fork refused is none of the capture's: its recorded work is not submitted for it.
+TEST_F(CudaGraphTest, TouchesNoQueueThatItDidNotForkTo) {
+  const QueuePtr outside = gpu_->make_queue().value();
+  const Buffer target = numbers(gpu_);
+  {
+    auto other = CudaCapture::begin(outside).value();
+    auto capture = CudaCapture::begin(queue_).value();
+    EXPECT_TRUE(fails_with(capture.fork(outside), Code::kInvalidUsage));
+    ASSERT_TRUE(other.end());
+    ASSERT_TRUE(outside->fill(target.window().value(), 1));
+    const Timepoint recorded = outside->next();
+    ASSERT_TRUE(capture.end());
+    EXPECT_EQ(outside->next().value(), recorded.value()) << "not submitted";
+  }
+  ASSERT_TRUE(outside->finish());
 }
 
 TEST_F(CudaGraphTest, CountsAgainstTheBudget) {

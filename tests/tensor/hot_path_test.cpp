@@ -12,6 +12,7 @@
 #include "base/sanitizers.h"
 #include "berth/alloc/caching_pool.h"
 #include "berth/berth.h"
+#include "doubles/cuda/cuda_testing.h"
 #include "doubles/lagging_device.h"
 
 // The sanitizers bring their own.
@@ -175,6 +176,26 @@ TEST(HeapFailure, ReturnsImportedMemoryToItsOwnerOnce) {
   })
       .join();
   EXPECT_GT(refused, 1) << "the allocator of the import and the storage both need memory";
+}
+
+// The first allocations of a capture, before the driver is called: the pool and the queue can be used afterwards.
+TEST(HeapFailure, LeavesNoCaptureBehindThatNeverBegan) {
+  const cuda_test::CudaChoice choice;
+  {
+    const DevicePtr gpu = device("CUDA:0").value();
+    const QueuePtr queue = gpu->make_queue().value();
+    const auto pool = make_cuda_graph_pool(gpu).value();
+    for (std::size_t left = 0; left < 3; ++left) {
+      std::optional<CudaCapture> capture;
+      news_left = left;
+      EXPECT_THROW(capture.emplace(CudaCapture::begin(queue, {.pool = pool}).value()), std::bad_alloc);
+      news_left = SIZE_MAX;
+      auto begun = CudaCapture::begin(queue, {.pool = pool});
+      ASSERT_TRUE(begun) << "with " << left << " allocations: " << begun.error().message();
+      EXPECT_TRUE(begun->end());
+    }
+  }
+  if (!cuda_test::on_real_gpu()) cuda_test::expect_nothing_left();
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 // capture valid: on the capturing queue submit(), wait_for() and read(); on the capturing thread also every wait that
 // would ask the driver, allocations from other allocators that do not have the memory in their cache, and the loading
 // of kernels. A write captures the bytes that it was given. Frees of other memory are put off until the capture ends.
+// Captured work does not run: in all modes but the global one, other threads may copy the buffers that it uses.
 //
 // A CudaCapture belongs to the thread that began it, unless its mode is relaxed. The other classes may be used from any
 // thread.

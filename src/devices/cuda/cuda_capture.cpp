@@ -101,6 +101,8 @@ Result<std::unique_ptr<Capture>> Capture::begin(CudaQueue& origin, CaptureMode m
   if (origin.capture() != nullptr)
     return Error(Code::kInvalidUsage, Layer::kQueue, "the queue captures a graph already; end that capture first");
   CudaDevice& cuda = origin.cuda();
+  // What was recorded before gets its timepoint now: until the capture ends, nothing can be submitted.
+  BERTH_TRY(origin.submit());
   std::unique_ptr<Capture> capture(new Capture(origin, mode, std::move(memory)));
   const ContextScope scope(cuda);
   BERTH_TRY(scope.check(Layer::kQueue));
@@ -123,7 +125,11 @@ Capture::~Capture() {
   cuda_.record(scope);
   Graph graph = nullptr;
   // An invalid capture, or one with queues that could not be joined, ends with an error and without a graph.
-  static_cast<void>(join_all());
+  try {
+    static_cast<void>(join_all());
+  } catch (...) {
+    // No host memory to join.
+  }
   const Status status = end_capture(&graph);
   if (status == kSuccess && graph != nullptr) cuda_.record(cuda_.driver().cuGraphDestroy(graph), "cuGraphDestroy");
   leave();
@@ -174,6 +180,7 @@ Result<void> Capture::fork(CudaQueue& queue) {
     const MutexLock lock(mutex_);
     sides_.reserve(sides_.size() + 1);
   }
+  if (queue.capture() == nullptr) BERTH_TRY(queue.submit());
   BERTH_TRY(origin_.order_before(queue));
   const MutexLock lock(mutex_);
   if (queue.capture() == nullptr) {

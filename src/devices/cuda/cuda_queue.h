@@ -56,6 +56,8 @@ class CudaQueue final : public Queue {
   }
 
  protected:
+  // What is captured is never in flight: no last use is stored. The graph keeps its memory, and its launches are uses.
+  bool executes_at_once() const noexcept override { return capture() != nullptr; }
   Result<void> do_write(const Window& target, std::span<const std::byte> source) override;
   Result<void> do_read(const Window& source, std::span<std::byte> target) override;
   Result<void> do_copy(const Window& source, const Window& target) override;
