@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "alloc/caching_pool/biased_lock.h"
+#include "base/round_up.h"
 #include "base/try.h"
 #include "berth/base/mutex.h"
 #include "berth/memory/device.h"
 #include "berth/memory/out_of_memory.h"
 #include "memory/check_alignment.h"
+#include "memory/movable.h"
 #include "memory/zero_block.h"
 
 namespace berth {
@@ -33,6 +35,11 @@ std::uint64_t number_of_thread() noexcept {
 
 // Positions are multiples of this, so that blocks follow each other without gaps and a release in order is seen as one.
 constexpr std::uint64_t kGranule = 64;
+
+// Parts of an object begin at multiples of this, which kernels can bind.
+constexpr std::size_t kPartGranule = 256;
+// Slabs that are objects are so far apart in the numbers that serve as addresses.
+constexpr unsigned kObjectBits = 42;
 
 // 0 for sizes that no memory has.
 constexpr std::uint64_t in_granules(std::uint64_t bytes) noexcept {
@@ -71,7 +78,8 @@ class Uses {
 
 struct Slab {
   Block block;
-  Uses uses;  // only of slabs that are set aside
+  std::uint64_t base;  // of the addresses in it: its handle, or a number of its own where a handle is an object
+  Uses uses{};         // only of slabs that are set aside
 };
 
 struct Position {
@@ -95,11 +103,11 @@ struct Lane {
       return;
     }
     const Block& block = slabs[in_use - 1].block;
-    base = block.handle;
-    end = block.handle + (block.bytes & ~(kGranule - 1));
+    base = slabs[in_use - 1].base;
+    end = base + (block.bytes & ~(kGranule - 1));
     at = std::min(position.at, end);  // the end of a slab may lie behind its last whole granule
     host_mask = block.host != nullptr ? ~std::uint64_t{0} : 0;
-    to_host = reinterpret_cast<std::uint64_t>(block.host) - block.handle;
+    to_host = reinterpret_cast<std::uint64_t>(block.host) - base;
     flags = block.flags;
   }
 };
@@ -118,13 +126,17 @@ struct Level {
   Uses uses{};  // of released blocks
 };
 
-class Linear final : public LinearMemory {
+// Where blocks are objects, a buffer can be a part of one, because its window says where it begins. Blocks without a
+// buffer are objects of their own there. Nothing ever moves: of a Mover, this is only the way to hand out parts.
+class Linear final : public LinearMemory, private Mover {
  public:
   Linear(AllocatorPtr inner, LinearOptions options)
       : LinearMemory(std::move(inner)),
         slab_bytes_(std::max<std::size_t>(kGranule, options.slab_bytes)),
         label_(options.label),
-        divides_(!device().dlpack_place({}).is_object) {
+        is_object_(device().dlpack_place({}).is_object),
+        part_granule_(std::max<std::size_t>(kPartGranule, device().limits().binding_alignment)),
+        divides_(!is_object_) {
     top_ = &levels_.emplace_back();
   }
 
@@ -166,6 +178,8 @@ class Linear final : public LinearMemory {
     }
     release_slowly(block, last_use);
   }
+
+  Mover* mover() noexcept override { return is_object_ ? this : nullptr; }
 
   Mark mark() override {
     const MutexLock lock(mutex_);
@@ -386,8 +400,47 @@ class Linear final : public LinearMemory {
     return block;
   }
 
+  // --- Mover: parts of objects ---
+
+  Result<Block> allocate_movable(const BlockSpec& spec, std::uint64_t& start) override {
+    start = 0;
+    BERTH_TRY(check_alignment(spec.alignment, Layer::kAllocator));
+    const BlockSpec place{.bytes = round_up(spec.bytes, part_granule_), .alignment = part_granule_, .host = spec.host};
+    if (spec.bytes == 0 || spec.alignment > part_granule_ || place.bytes < spec.bytes) return allocate(spec);
+    Block block{.bytes = spec.bytes, .label = spec.label, .usage = spec.usage};
+    {
+      const MutexLock lock(mutex_);
+      take_over();
+      if (free_parts_.empty()) {
+        // A release must find room for its number.
+        if (free_parts_.capacity() <= parts_.size()) free_parts_.reserve(2 * parts_.size() + 1);
+        parts_.emplace_back();
+        free_parts_.push_back(static_cast<std::uint32_t>(parts_.size() - 1));
+      }
+      Lane& lane = lanes_[static_cast<std::size_t>(spec.host)];
+      if (place.bytes > lane.end - lane.at) BERTH_TRY(next_slab(lane, place));
+      const Block taken = *bump(lane, place, 0);
+      block.key = free_parts_.back();
+      free_parts_.pop_back();
+      parts_[block.key] = taken;
+      const Block& slab = lane.slabs[lane.in_use - 1].block;
+      block.handle = slab.handle;
+      block.host = slab.host;
+      block.flags = slab.flags | kPart;
+      start = taken.handle - lane.base;
+    }
+    if (!spec.zero) return block;
+    if (auto zeroed = zero_block(device(), block, spec.bytes, start); !zeroed) {
+      release(block, {});
+      return zeroed.error();
+    }
+    return block;
+  }
+  bool enlist(const Block& block, std::size_t, MovableOwner&) noexcept override { return block.has(kPart); }
+  Result<void> complete(MovableOwner&) override { return {}; }
+
   static bool fits(const Slab& slab, const BlockSpec& spec) noexcept {
-    const std::uint64_t padding = (0 - slab.block.handle) & (spec.alignment - 1);
+    const std::uint64_t padding = (0 - slab.base) & (spec.alignment - 1);
     const std::uint64_t room = slab.block.bytes & ~(kGranule - 1), size = in_granules(spec.bytes);
     return size - 1 < room && padding <= room - size;
   }
@@ -406,15 +459,15 @@ class Linear final : public LinearMemory {
       } else {
         BERTH_TRY_ASSIGN(const Block block, new_slab(spec));
         const DlpackPlace at = device().dlpack_place(block);
-        if (at.is_object || at.data != block.handle || block.handle == 0) {
+        if (!is_object_ && (at.is_object || at.data != block.handle || block.handle == 0)) {
           this->inner()->release(block);
           divides_ = false;
           return {};
         }
-        lane.slabs.insert(place, Slab{block, {}});
+        lane.slabs.insert(place, Slab{block, is_object_ ? ++objects_ << kObjectBits : block.handle});
       }
     }
-    lane.move_to({lane.in_use + 1, lane.slabs[lane.in_use].block.handle});
+    lane.move_to({lane.in_use + 1, lane.slabs[lane.in_use].base});
     return {};
   }
 
@@ -453,6 +506,11 @@ class Linear final : public LinearMemory {
     {
       const MutexLock lock(mutex_);
       take_over();
+      if (block.has(kPart)) {
+        release_divided(parts_[block.key], last_use, in_use);
+        free_parts_.push_back(block.key);
+        return;
+      }
       is_whole = !divides_;
       if (is_whole) {
         const auto at = whole_.find(block.handle);
@@ -509,7 +567,7 @@ class Linear final : public LinearMemory {
       }
       lane.slabs.erase(lane.slabs.begin() + static_cast<std::ptrdiff_t>(stays),
                        lane.slabs.begin() + static_cast<std::ptrdiff_t>(lane.in_use));
-      lane.move_to({stays, stays == 0 ? 0 : lane.slabs[stays - 1].block.handle + lane.slabs[stays - 1].block.bytes});
+      lane.move_to({stays, stays == 0 ? 0 : lane.slabs[stays - 1].base + lane.slabs[stays - 1].block.bytes});
     }
   }
 
@@ -524,6 +582,8 @@ class Linear final : public LinearMemory {
 
   const std::size_t slab_bytes_;
   const Name label_;
+  const bool is_object_;  // blocks of the device are objects
+  const std::size_t part_granule_;
   mutable Mutex mutex_;  // held by everything but the owner's quick paths
   mutable bool is_shared_ BERTH_GUARDED_BY(mutex_) = false;
   bool divides_;  // constant after the first slab
@@ -531,6 +591,9 @@ class Linear final : public LinearMemory {
   std::uint64_t last_serial_ = 0;
   std::array<std::vector<Slab>, kLanes> set_aside_{};
   std::unordered_map<std::uint64_t, std::uint32_t> whole_{};  // level by handle
+  std::uint64_t objects_ = 0;                                 // slabs that are objects, so far
+  std::vector<Block> parts_{};                                // of objects, by key: as where blocks are addresses
+  std::vector<std::uint32_t> free_parts_{};                   // has room for every key
 };
 
 }  // namespace

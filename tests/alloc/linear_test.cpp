@@ -299,6 +299,54 @@ TEST(Linear, GivesWholeBlocksWhereBlocksAreObjects) {
   linear->release(kept);
 }
 
+TEST(Linear, HandsOutPartsOfObjectsToBuffers) {
+  auto webgpu = device("WEBGPU");
+  if (!webgpu) GTEST_SKIP() << webgpu.error().message();
+  const std::size_t before = (*webgpu)->counters().live_count;
+  {
+    const auto linear = make_linear(*webgpu, {.slab_bytes = 1 << 16});
+    const auto place = [](const Buffer& buffer) {
+      const Window window = buffer.window().value();
+      return std::pair(window.block.handle, window.offset);
+    };
+    const Buffer kept = Buffer::allocate(linear, u8, {100}, {.zero = true}).value();
+    const auto [object, begin] = place(kept);
+    EXPECT_EQ(begin, 0u);
+    EXPECT_EQ(kept.native_handle(), 0u) << "the object has other buffers too";
+    const LinearMemory::Mark mark = linear->mark();
+    for (int round = 0; round < 3; ++round) {
+      std::vector<Buffer> parts;
+      for (std::size_t i = 0; i < 20; ++i) {
+        parts.push_back(Buffer::allocate(linear, u8, {100 + i}).value());
+        EXPECT_EQ(place(parts.back()), std::pair(object, 256 * (i + 1))) << "one after another, in every round";
+        parts.back().copyin(std::vector<std::byte>(100 + i, std::byte(i + 1))).value();
+      }
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        std::vector<std::byte> seen(100 + i);
+        parts[i].copyout(seen).value();
+        EXPECT_EQ(seen, std::vector<std::byte>(100 + i, std::byte(i + 1)));
+      }
+      EXPECT_TRUE(fails_with(linear->reset(mark), Code::kInvalidUsage)) << "live";
+      EXPECT_EQ(linear->counters().slabs, 1u);
+      EXPECT_EQ(linear->counters().live_count, 21u);
+      parts.erase(parts.begin(), parts.begin() + 3);
+      EXPECT_EQ(linear->counters().waiting_count, 3u) << "out of order";
+      parts.clear();
+      ASSERT_TRUE((*webgpu)->synchronize());
+      ASSERT_TRUE(linear->reset(mark));
+    }
+    EXPECT_EQ((*webgpu)->counters().live_count, before + 1) << "one object serves them all";
+    const Buffer large = Buffer::allocate(linear, u8, {std::size_t{1} << 20}).value();
+    EXPECT_NE(place(large).first, object);
+    const Buffer strict = Buffer::allocate(linear, u8, {100}, {.alignment = 4096}).value();
+    EXPECT_NE(strict.native_handle(), 0u) << "an object of its own";
+    std::vector<std::byte> zeros(100, std::byte{1});
+    kept.copyout(zeros).value();
+    EXPECT_EQ(zeros, std::vector<std::byte>(100));
+  }
+  EXPECT_EQ((*webgpu)->counters().live_count, before);
+}
+
 TEST(Linear, ServesOtherThreadsAfterItsOwner) {
   const auto linear = linear_on_cpu();
   const Block mine = linear->allocate({.bytes = 64}).value();

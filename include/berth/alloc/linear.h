@@ -13,9 +13,10 @@
 // given back by the next reset, or when the last block since the newest mark is released. Memory that submitted work
 // still uses is never handed out again: reset() sets such slabs aside until their timepoints are reached.
 //
-// On devices whose blocks are objects and not addresses (WEBGPU, METAL), a block cannot be a part of another block.
-// There each request goes to the layer below, and marks, checks and counters work as elsewhere; put a caching pool
-// below.
+// On devices whose blocks are objects and not addresses (WEBGPU, METAL), buffers are parts of objects: a window
+// names the object and the offset in it, a multiple of 256, and native_handle() is 0. A block that is not allocated for
+// a buffer cannot say where it begins: such requests go to the layer below, and marks, checks and counters work as
+// elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ struct LinearOptions {
 };
 
 struct LinearCounters {
-  std::size_t live_bytes = 0;  // requested and not released
+  std::size_t live_bytes = 0;  // requested and not released; of parts of objects, in whole multiples of 256
   std::size_t live_count = 0;
   std::size_t peak_bytes = 0;     // the highest live_bytes so far
   std::size_t waiting_bytes = 0;  // released out of order, and not given back yet
