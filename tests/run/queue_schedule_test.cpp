@@ -191,6 +191,62 @@ TEST(QueueSchedule, LeavesWhatASequentialRunLeavesOnWebgpu) {
   check_random_graphs(*webgpu, 10);
 }
 
+// Buffers of two GPUs that are copied to each other, and host functions between: waits of queues for queues of another
+// device, and of the host for both.
+TEST(QueueSchedule, LeavesWhatASequentialRunLeavesAcrossDevices) {
+  if (cuda_test::on_real_gpu()) GTEST_SKIP() << "needs two devices";
+  const cuda_test::CudaChoice choice;
+  {
+    const DevicePtr devices[] = {device("CUDA:0").value(), device("CUDA:1").value()};
+    for (const std::uint32_t seed : test::seeds(40)) {
+      SCOPED_TRACE(seed);
+      std::mt19937 random(seed);
+      std::vector<Buffer> buffers;
+      for (std::size_t i = 0; i < 6; ++i)
+        buffers.push_back(Buffer::allocate(devices[i % 2], u8, {kWindow}, {.zero = true}).value());
+      std::vector<std::uint8_t> model(buffers.size());
+      ScheduleBuilder builder;
+      std::vector<std::function<void()>> steps;  // the same on the model
+      for (int i = 0; i < 40; ++i) {
+        const std::size_t from = random() % buffers.size();
+        const std::size_t to = (from + 1 + random() % (buffers.size() - 1)) % buffers.size();
+        switch (random() % 4) {
+          case 0:
+            builder.add_step(fill(buffers[to], static_cast<std::uint8_t>(i)));
+            steps.emplace_back([&model, to, i] { model[to] = static_cast<std::uint8_t>(i); });
+            break;
+          case 1:
+            builder.add_step({.label = "host",
+                              .reads = {buffers[from]},
+                              .writes = {buffers[to]},
+                              .run = [source = buffers[from], target = buffers[to]](const StepRun&) -> Result<void> {
+                                auto bytes = bytes_of(source);
+                                for (std::byte& each : bytes)
+                                  each = static_cast<std::byte>(std::to_integer<int>(each) + 3);
+                                return target.copyin(bytes);
+                              }});
+            steps.emplace_back([&model, from, to] { model[to] = static_cast<std::uint8_t>(model[from] + 3); });
+            break;
+          default:
+            builder.add_step(copy(buffers[from], buffers[to]));
+            steps.emplace_back([&model, from, to] { model[to] = model[from]; });
+        }
+      }
+      std::vector<QueuePtr> queues;
+      for (std::size_t i = 0; i < 2 + random() % 4; ++i) queues.push_back(devices[i % 2]->make_queue().value());
+      auto on_queues = QueueSchedule::make(builder.build().value(), queues).value();
+      for (int run = 0; run < 2; ++run) {
+        const auto ran = on_queues.run();
+        ASSERT_TRUE(ran) << ran.error().message();
+        for (const auto& step : steps) step();
+      }
+      for (std::size_t i = 0; i < buffers.size(); ++i)
+        EXPECT_EQ(bytes_of(buffers[i]), std::vector<std::byte>(kWindow, std::byte{model[i]})) << i;
+    }
+  }
+  cuda_test::expect_nothing_left();
+}
+
 TEST(QueueSchedule, HoldsThePlanOfAnArenaOnSeveralQueues) {
   const cuda_test::CudaChoice choice;
   {
