@@ -93,6 +93,7 @@ struct Lane {
   std::uint64_t to_host = 0;                // host address minus handle
   BlockFlags flags = BlockFlags::kNone;
   std::uint64_t host_mask = 0;  // all bits, or none where the host has no pointer
+  std::uint64_t tail = 0;       // the last 8 bytes of a block, without its label and usage
   std::size_t in_use = 0;
   std::vector<Slab> slabs;  // the first `in_use` are in use, the others are empty
 
@@ -154,13 +155,9 @@ class Linear final : public LinearMemory, private Mover {
   Result<Block> allocate(const BlockSpec& spec) override {
     if (enter()) [[likely]] {
       Lane& lane = lanes_[static_cast<std::size_t>(spec.host)];
-      // An alignment of zero gives a padding that never fits.
-      const std::uint64_t padding = (0 - lane.at) & (spec.alignment - 1);
-      const std::uint64_t room = lane.end - lane.at;
-      const std::uint64_t size = in_granules(spec.bytes);
-      if (!(spec.alignment & (spec.alignment - 1)) && size - 1 < room && padding <= room - size && !spec.zero)
-          [[likely]] {
-        auto block = bump(lane, spec, padding);
+      // Positions are multiples of the usual alignment.
+      if (spec.alignment == kGranule && in_granules(spec.bytes) - 1 < lane.end - lane.at && !spec.zero) [[likely]] {
+        auto block = bump(lane, spec, 0);
         lock_.leave();
         return block;
       }
@@ -193,6 +190,7 @@ class Linear final : public LinearMemory, private Mover {
       for (std::size_t i = 0; i < kLanes; ++i) level.start[i] = {lanes_[i].in_use, lanes_[i].at};
       top_ = &levels_.emplace_back(std::move(level));
       top_index_ = static_cast<std::uint32_t>(levels_.size() - 1);
+      set_tails();
     }
     return {top_index_, top_->serial};
   }
@@ -334,9 +332,7 @@ class Linear final : public LinearMemory, private Mover {
     lane.at = start + in_granules(spec.bytes);
     ++top_->live;
     live_bytes_ += spec.bytes;
-    const std::uint64_t key = std::uint64_t{top_index_} << kLaneBits | static_cast<std::uint64_t>(spec.host);
-    const std::uint64_t tail = key << 32 | static_cast<std::uint64_t>(spec.usage) << 24 |
-                               static_cast<std::uint64_t>(lane.flags) << 16 | spec.label.id();
+    const std::uint64_t tail = lane.tail | static_cast<std::uint64_t>(spec.usage) << 24 | spec.label.id();
     const Half first{start, (start + lane.to_host) & lane.host_mask};
     const Half second{spec.bytes, tail};
     Result<Block> result = Block{};
@@ -344,6 +340,14 @@ class Linear final : public LinearMemory, private Mover {
     std::memcpy(bytes, &first, sizeof(Half));
     std::memcpy(bytes + sizeof(Half), &second, sizeof(Half));
     return result;
+  }
+
+  // Called when the newest level or the current slab of a lane has changed.
+  void set_tails() noexcept {
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      const std::uint64_t key = std::uint64_t{top_index_} << kLaneBits | i;
+      lanes_[i].tail = key << 32 | static_cast<std::uint64_t>(lanes_[i].flags) << 16;
+    }
   }
 
   // Ends the life of a block of the newest level. False, and nothing was done, if it is the last live block of the
@@ -468,6 +472,7 @@ class Linear final : public LinearMemory, private Mover {
       }
     }
     lane.move_to({lane.in_use + 1, lane.slabs[lane.in_use].base});
+    set_tails();
     return {};
   }
 
@@ -551,6 +556,7 @@ class Linear final : public LinearMemory, private Mover {
   // Back to the newest mark. Requires: nothing after it is live or in use.
   void rewind() noexcept {
     for (std::size_t i = 0; i < kLanes; ++i) lanes_[i].move_to(top_->start[i]);
+    set_tails();
     top_->waiting_bytes = top_->waiting_count = 0;
   }
 
@@ -569,6 +575,7 @@ class Linear final : public LinearMemory, private Mover {
                        lane.slabs.begin() + static_cast<std::ptrdiff_t>(lane.in_use));
       lane.move_to({stays, stays == 0 ? 0 : lane.slabs[stays - 1].base + lane.slabs[stays - 1].block.bytes});
     }
+    set_tails();
   }
 
   // What the owner uses without the mutex. Others change it only after take_over().
