@@ -39,11 +39,9 @@ class Berth:
 
     def run(self, prompts, new, *options):
         """The new tokens of each prompt, and the numbers of the report."""
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.writelines(" ".join(map(str, prompt)) + "\n" for prompt in prompts)
-            file.flush()
-            ran = subprocess.run([*self.command, "--prompts", file.name, "--tokens", str(new), *map(str, options)],
-                                 capture_output=True, text=True)
+        words = [" ".join(map(str, prompt)) for prompt in prompts]
+        ran = subprocess.run([*self.command, "--tokens", str(new), *map(str, options), *words], capture_output=True,
+                             text=True)
         if ran.returncode != 0:
             sys.exit(ran.stderr)
         report = {line.split()[0]: [float(number) for number in re.findall(r"[0-9.]*[0-9]", line)]

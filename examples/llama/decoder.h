@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,16 +19,6 @@
 namespace llama {
 
 using berth::kv::Token;
-
-struct DecoderOptions {
-  std::size_t sequences = 8;      // open at the same time, at most
-  std::size_t batch_tokens = 64;  // at least `sequences`
-  std::size_t context = 0;        // tokens of a sequence at most; 0: as the model was trained
-  std::size_t cache_bytes = 0;    // 0: for `sequences` of `context` tokens
-  std::uint32_t threads = 1;
-  std::optional<Token> stop{};  // ends a sequence
-  bool check_overlaps = false;  // for tests
-};
 
 class Decoder {
  public:
@@ -44,7 +33,9 @@ class Decoder {
   // Allocates nothing, except in berth::kv::Cache::open() and, with several threads, berth::Schedule::run().
   bool step();
 
-  std::span<const Token> generated(std::size_t number) const { return requests_[number].generated; }
+  std::span<const Token> generated(std::size_t number) const {
+    return std::span(requests_[number].tokens).subspan(requests_[number].prompt);
+  }
   // Bytes of pages that open sequences use or have set aside.
   std::size_t cache_bytes_in_use() const;
   const berth::kv::Cache& cache() const noexcept { return *cache_; }
@@ -52,34 +43,23 @@ class Decoder {
 
  private:
   struct Request {
-    std::vector<Token> prompt, generated;
-    std::size_t new_tokens = 0;
+    std::vector<Token> tokens{};             // of the prompt, then generated
+    std::size_t prompt = 0, new_tokens = 0;  // how many
+    std::size_t computed = 0;                // tokens whose keys and values are in the cache
   };
-  struct Sequence {
-    std::size_t request = 0;
-    std::size_t computed = 0;  // tokens whose keys and values are in the cache
-  };
-  bool in_prompt(const Sequence& sequence) const {
-    return sequence.computed < requests_[sequence.request].prompt.size();
-  }
   void admit();
-  void add_next_tokens();
-  void add_prompt_piece(std::size_t row);
-  void add_to_batch(std::size_t row, Token token, std::size_t position, std::int64_t slot);
+  void add_to_batch(std::size_t row);
   void take_results();
 
   const Model& model_;
   DecoderOptions options_;
-  std::size_t pages_ = 0;
   std::unique_ptr<berth::kv::Cache> cache_;
   std::unique_ptr<Step> step_;
   std::vector<Request> requests_;
   std::size_t next_ = 0;  // request to be admitted
-  // The open sequences; ids_ are those of the cache, as it wants them. All of these have room for every sequence.
-  std::vector<Sequence> sequences_;
-  std::vector<berth::kv::SequenceId> ids_, decoding_;
-  std::vector<Token> last_;
-  std::vector<std::int64_t> slots_;
+  // The open sequences: their requests, and their ids in the cache. One whose prompt is being computed is the last.
+  std::vector<std::size_t> rows_;
+  std::vector<berth::kv::SequenceId> ids_;
 };
 
 }  // namespace llama

@@ -1,97 +1,87 @@
 #include "kernels.h"
 
-#include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "berth/tensor/f16.h"
+#if defined(__AVX2__) && defined(__F16C__)
+#include <immintrin.h>
+#endif
 
 namespace llama {
 namespace {
 
-// Half a block of columns. Compilers turn operations on it into vector instructions of the machine.
-constexpr std::size_t kLanes = kColumns / 2;
+// Eight numbers. Compilers turn operations on them into vector instructions; four of them are a block of columns.
+constexpr std::size_t kLanes = 8;
+constexpr std::size_t kParts = kColumns / kLanes;
 using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
-using Words = std::uint32_t __attribute__((vector_size(kLanes * sizeof(float))));
-using Halves = std::uint16_t __attribute__((vector_size(kLanes * sizeof(std::uint16_t))));
-using Integers = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
-using Shorts = std::int16_t __attribute__((vector_size(kLanes * sizeof(std::int16_t))));
-using Bytes = std::int8_t __attribute__((vector_size(kLanes)));
+using Bytes = std::int8_t __attribute__((vector_size(16)));
 
 template <class T>
-void load(const void* from, T& to) noexcept {
-  std::memcpy(&to, from, sizeof to);
+inline T load(const void* from) noexcept {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
 }
 
-// f16 to f32: shifts the exponent and the fraction into place and corrects the exponent by a multiplication, which is
-// also right for subnormal numbers. Infinity and NaN come out as 2^16 and more, and get the largest exponent.
-void widen(const Halves& halves, Lanes& floats) noexcept {
-  const Words bits = __builtin_convertvector(halves, Words);
-  const Words magnitude = (bits & 0x7fffu) << 13;
-  Lanes value;
-  load(&magnitude, value);
-  value *= 0x1p112f;
-  const auto special = value >= 65536.0f;
-  Words mask, result;
-  load(&special, mask);
-  load(&value, result);
-  result |= (mask & 0x7f800000u) | (bits & 0x8000u) << 16;
-  load(&result, floats);
+// Compilers do not find the instructions that widen numbers by themselves.
+#if defined(__AVX2__) && defined(__F16C__)
+inline float half(const std::byte* from) noexcept {
+  return _cvtsh_ss(load<std::uint16_t>(from));
 }
-
-// Integers to f32 times a scale, in steps that each double the size: compilers have instructions for these.
-void scaled(const Shorts& shorts, float scale, Lanes& floats) noexcept {
-  floats = __builtin_convertvector(__builtin_convertvector(shorts, Integers), Lanes) * scale;
+inline Lanes halves(const std::byte* from) noexcept {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
-
-float scale_of(const std::byte* block) noexcept {
-  std::uint16_t bits;
-  std::memcpy(&bits, block, sizeof bits);
-  const auto magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (bits & 0x8000u) << 16);
+inline Lanes integers(const void* from) noexcept {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from))));
 }
+#else
+inline float half(const std::byte* from) noexcept {
+  return berth::to_f32(load<berth::F16>(from));
+}
+inline Lanes halves(const std::byte* from) noexcept {
+  Lanes result;
+  for (std::size_t i = 0; i < kLanes; ++i) result[i] = half(from + 2 * i);
+  return result;
+}
+inline Lanes integers(const void* from) noexcept {
+  Lanes result;
+  for (std::size_t i = 0; i < kLanes; ++i) result[i] = static_cast<const std::int8_t*>(from)[i];
+  return result;
+}
+#endif
 
-// The element types: how many bytes a block of 32 elements has, and what the elements are.
+// The element types: the bytes of a block of 32 elements, and how it is read. Returns a scale for all of its elements.
 struct F32 {
   static constexpr std::size_t kBytes = 128;
-  static void read(const std::byte* block, Lanes& low, Lanes& high) noexcept {
-    load(block, low);
-    load(block + 64, high);
+  static float read(const std::byte* block, Lanes* lanes) noexcept {
+    for (std::size_t i = 0; i < kParts; ++i) lanes[i] = load<Lanes>(block + i * sizeof(Lanes));
+    return 1;
   }
 };
 struct F16 {
   static constexpr std::size_t kBytes = 64;
-  static void read(const std::byte* block, Lanes& low, Lanes& high) noexcept {
-    Halves halves;
-    load(block, halves);
-    widen(halves, low);
-    load(block + 32, halves);
-    widen(halves, high);
+  static float read(const std::byte* block, Lanes* lanes) noexcept {
+    for (std::size_t i = 0; i < kParts; ++i) lanes[i] = halves(block + i * 2 * kLanes);
+    return 1;
   }
 };
 struct Q8_0 {  // a scale, 32 signed bytes
   static constexpr std::size_t kBytes = 34;
-  static void read(const std::byte* block, Lanes& low, Lanes& high) noexcept {
-    const float scale = scale_of(block);
-    Bytes bytes;
-    load(block + 2, bytes);
-    scaled(__builtin_convertvector(bytes, Shorts), scale, low);
-    load(block + 18, bytes);
-    scaled(__builtin_convertvector(bytes, Shorts), scale, high);
+  static float read(const std::byte* block, Lanes* lanes) noexcept {
+    for (std::size_t i = 0; i < kParts; ++i) lanes[i] = integers(block + 2 + i * kLanes);
+    return half(block);
   }
 };
 struct Q4_0 {  // a scale, 16 bytes: the lower halves, then the upper halves, each minus 8
   static constexpr std::size_t kBytes = 18;
-  static void read(const std::byte* block, Lanes& low, Lanes& high) noexcept {
-    const float scale = scale_of(block);
-    Bytes bytes;
-    load(block + 2, bytes);
-    const Shorts shorts = __builtin_convertvector(bytes, Shorts);
-    scaled((shorts & 15) - 8, scale, low);
-    scaled(((shorts >> 4) & 15) - 8, scale, high);
+  static float read(const std::byte* block, Lanes* lanes) noexcept {
+    const Bytes pairs = load<Bytes>(block + 2);
+    const Bytes numbers[2] = {(pairs & 15) - 8, ((pairs >> 4) & 15) - 8};
+    for (std::size_t i = 0; i < kParts; ++i)
+      lanes[i] = integers(reinterpret_cast<const std::byte*>(numbers) + i * kLanes);
+    return half(block);
   }
 };
 
@@ -106,91 +96,57 @@ void with_type(berth::DType dtype, const Function& function) {
   }
 }
 
-// One row times Count vectors. The order of the sums does not depend on Count.
+// One row times Count vectors x[i * columns]; results[i * stride]. The order of the sums does not depend on Count.
 template <class Type, std::size_t Count>
-void dot(const std::byte* row, std::size_t columns, const float* x, std::size_t x_stride, float* results) noexcept {
-  Lanes low_sums[Count] = {}, high_sums[Count] = {};
+void dot(const std::byte* row, std::size_t columns, const float* x, float* results, std::size_t stride) noexcept {
+  Lanes sums[Count] = {};
   for (std::size_t column = 0; column < columns; column += kColumns, row += Type::kBytes) {
-    Lanes low, high;
-    Type::read(row, low, high);
+    Lanes weights[kParts];
+    const float scale = Type::read(row, weights);
     for (std::size_t i = 0; i < Count; ++i) {
-      Lanes x_low, x_high;
-      load(x + i * x_stride + column, x_low);
-      load(x + i * x_stride + column + kLanes, x_high);
-      low_sums[i] += low * x_low;
-      high_sums[i] += high * x_high;
+      const float* const one = x + i * columns + column;
+      Lanes sum = weights[0] * load<Lanes>(one);
+      for (std::size_t part = 1; part < kParts; ++part) sum += weights[part] * load<Lanes>(one + part * kLanes);
+      sums[i] += sum * scale;
     }
   }
   for (std::size_t i = 0; i < Count; ++i) {
-    const Lanes lanes = low_sums[i] + high_sums[i];
-    std::array<float, kLanes> sums;
-    std::memcpy(sums.data(), &lanes, sizeof lanes);
+    Lanes sum = sums[i];
     for (std::size_t half = kLanes / 2; half > 0; half /= 2)
-      for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-    results[i] = sums[0];
+      for (std::size_t lane = 0; lane < half; ++lane) sum[lane] += sum[lane + half];
+    results[i * stride] = sum[0];
   }
-}
-
-template <class Type>
-void convert(const std::byte* row, std::size_t columns, float* result) noexcept {
-  for (std::size_t column = 0; column < columns; column += kColumns, row += Type::kBytes) {
-    Lanes low, high;
-    Type::read(row, low, high);
-    std::memcpy(result + column, &low, sizeof low);
-    std::memcpy(result + column + kLanes, &high, sizeof high);
-  }
-}
-
-// One row times all tokens; several at a time, so that the row is read less often.
-template <class Type>
-void dot_all(const std::byte* row, std::size_t columns, const float* x, std::size_t tokens, float* results) noexcept {
-  constexpr std::size_t kTogether = 4;
-  std::size_t token = 0;
-  for (; token + kTogether <= tokens; token += kTogether)
-    dot<Type, kTogether>(row, columns, x + token * columns, columns, results + token);
-  for (; token < tokens; ++token) dot<Type, 1>(row, columns, x + token * columns, columns, results + token);
-}
-
-// For many tokens the row is converted once. The products are the same.
-template <class Type>
-void row_times_tokens(const std::byte* row, std::size_t columns, const float* x, std::size_t tokens,
-                      float* results) noexcept {
-  std::array<float, 16384> floats;
-  if (tokens <= 4 || columns > floats.size()) return dot_all<Type>(row, columns, x, tokens, results);
-  convert<Type>(row, columns, floats.data());
-  dot_all<F32>(reinterpret_cast<const std::byte*>(floats.data()), columns, x, tokens, results);
 }
 
 }  // namespace
 
 void read_row(const Matrix& matrix, std::size_t row, float* result) noexcept {
-  with_type(matrix.buffer.dtype(),
-            [&]<class Type>(Type) { convert<Type>(matrix.data + row * matrix.row_bytes, matrix.columns, result); });
-}
-
-void multiply(const Matrix& matrix, Range rows, std::span<const float> bias, const float* x, std::size_t tokens,
-              float* result, std::size_t stride) noexcept {
   with_type(matrix.buffer.dtype(), [&]<class Type>(Type) {
-    for (std::size_t row = rows.first; row < rows.last; ++row, result += stride) {
-      row_times_tokens<Type>(matrix.data + row * matrix.row_bytes, matrix.columns, x, tokens, result);
-      if (!bias.empty())
-        for (std::size_t token = 0; token < tokens; ++token) result[token] += bias[row];
+    const std::byte* block = matrix.data + row * (matrix.columns / kColumns) * Type::kBytes;
+    for (std::size_t column = 0; column < matrix.columns; column += kColumns, block += Type::kBytes) {
+      Lanes lanes[kParts];
+      const float scale = Type::read(block, lanes);
+      for (Lanes& part : lanes) part *= scale;
+      std::memcpy(result + column, lanes, sizeof lanes);
     }
   });
 }
 
-void multiply_gated(const Matrix& gate, const Matrix& up, Range rows, const float* x, std::size_t tokens, float* result,
-                    std::size_t stride) noexcept {
-  std::array<float, 16> gates;
-  for (std::size_t row = rows.first; row < rows.last; ++row, result += stride) {
-    for (std::size_t token = 0; token < tokens; token += gates.size()) {
-      const std::size_t count = std::min(gates.size(), tokens - token);
-      const float* first = x + token * gate.columns;
-      multiply(gate, {row, row + 1}, {}, first, count, gates.data(), 0);
-      multiply(up, {row, row + 1}, {}, first, count, result + token, 0);
-      for (std::size_t i = 0; i < count; ++i) result[token + i] *= gates[i] / (1 + std::exp(-gates[i]));
+void multiply(const Matrix& matrix, Range rows, const float* x, std::size_t tokens, float* result) noexcept {
+  constexpr std::size_t kTogether = 8;  // so that a row is read less often
+  const std::size_t columns = matrix.columns, stride = matrix.rows;
+  with_type(matrix.buffer.dtype(), [&]<class Type>(Type) {
+    for (std::size_t row = rows.first; row < rows.last; ++row) {
+      const std::byte* const data = matrix.data + row * (columns / kColumns) * Type::kBytes;
+      std::size_t token = 0;
+      for (; token + kTogether <= tokens; token += kTogether)
+        dot<Type, kTogether>(data, columns, x + token * columns, result + token * stride + row, stride);
+      for (; token < tokens; ++token)
+        dot<Type, 1>(data, columns, x + token * columns, result + token * stride + row, 0);
+      if (!matrix.bias.empty())
+        for (token = 0; token < tokens; ++token) result[token * stride + row] += matrix.bias[row];
     }
-  }
+  });
 }
 
 void normalise(std::span<const float> x, std::span<const float> weights, float epsilon, float* result) noexcept {
@@ -221,53 +177,35 @@ void rotate(const Model& model, const float* angles, float* head) noexcept {
   }
 }
 
-void gather(const float* by_element, std::size_t stride, std::size_t token, Range elements, float* result) noexcept {
-  for (std::size_t i = elements.first; i < elements.last; ++i) *result++ = by_element[i * stride + token];
-}
-
 void store(std::span<const float> values, std::byte* target) noexcept {
-  for (const float value : values) {
-    const berth::F16 half = berth::to_f16(value);
-    std::memcpy(target, &half, sizeof half);
-    target += sizeof half;
-  }
+  berth::to_f16(values, {reinterpret_cast<berth::F16*>(target), values.size()});
 }
 
 void attend(const LayerPages& layer, std::size_t head_kv, const std::int32_t* table, std::size_t length,
             const float* query, float* result) noexcept {
   const std::size_t size = layer.head_size;
   const float scale = 1 / std::sqrt(static_cast<float>(size));
-  // The sums so far are relative to the largest score so far; they are corrected where a block has a larger one.
+  // The sums so far are relative to the largest score so far.
   float largest = -std::numeric_limits<float>::infinity(), sum = 0;
-  std::fill(result, result + size, 0.0f);
-  for (std::size_t first = 0; first < length; first += layer.block_tokens) {
-    const auto page = static_cast<std::size_t>(table[first / layer.block_tokens]);
-    const std::size_t count = std::min(layer.block_tokens, length - first);
-    std::array<float, kMostBlockTokens> scores;
-    float block_largest = largest;
-    for (std::size_t i = 0; i < count; ++i) {
-      dot<F16, 1>(layer.keys(page, head_kv) + i * size * 2, size, query, 0, &scores[i]);
-      scores[i] *= scale;
-      block_largest = std::max(block_largest, scores[i]);
+  std::memset(result, 0, size * sizeof(float));
+  for (std::size_t token = 0; token < length; ++token) {
+    const auto page = static_cast<std::size_t>(table[token / layer.block_tokens]);
+    const std::byte* const key = layer.key(page, token % layer.block_tokens, head_kv);
+    const std::byte* value = key + layer.head_bytes();
+    float score;
+    dot<F16, 1>(key, size, query, &score, 0);
+    score *= scale;
+    if (score > largest) {
+      const float correction = std::exp(largest - score);
+      sum *= correction;
+      for (std::size_t i = 0; i < size; ++i) result[i] *= correction;
+      largest = score;
     }
-    const float correction = std::exp(largest - block_largest);
-    largest = block_largest;
-    sum *= correction;
-    for (std::size_t i = 0; i < count; ++i) sum += scores[i] = std::exp(scores[i] - largest);
-    for (std::size_t column = 0; column < size; column += kColumns) {
-      Lanes low_sums, high_sums;
-      load(result + column, low_sums);
-      load(result + column + kLanes, high_sums);
-      low_sums *= correction;
-      high_sums *= correction;
-      for (std::size_t i = 0; i < count; ++i) {
-        Lanes low, high;
-        F16::read(layer.values(page, head_kv) + (i * size + column) * 2, low, high);
-        low_sums += low * scores[i];
-        high_sums += high * scores[i];
-      }
-      std::memcpy(result + column, &low_sums, sizeof low_sums);
-      std::memcpy(result + column + kLanes, &high_sums, sizeof high_sums);
+    const float weight = std::exp(score - largest);
+    sum += weight;
+    for (std::size_t i = 0; i < size; i += kLanes, value += 2 * kLanes) {
+      const Lanes mixed = load<Lanes>(result + i) + halves(value) * weight;
+      std::memcpy(result + i, &mixed, sizeof mixed);
     }
   }
   for (std::size_t i = 0; i < size; ++i) result[i] /= sum;

@@ -26,13 +26,13 @@ inline constexpr std::size_t kColumns = 32;
 struct Matrix {
   berth::Buffer buffer{};  // keeps the file mapped
   const std::byte* data = nullptr;
-  std::size_t rows = 0, columns = 0, row_bytes = 0;
+  std::size_t rows = 0, columns = 0;
+  std::span<const float> bias{};  // added to each product; empty: none
 };
 
 struct Layer {
   std::span<const float> attention_norm{}, feed_forward_norm{};
   Matrix query{}, key{}, value{}, output{};
-  std::span<const float> query_bias{}, key_bias{}, value_bias{};  // of qwen2; otherwise empty
   Matrix gate{}, up{}, down{};
 };
 
@@ -54,7 +54,7 @@ struct Model {
 };
 
 // kNotFound: a key or tensor is absent. kInvalidData: sizes that contradict each other or the tensors. kUnsupported:
-// another architecture or element type. Errors of berth::open_weights().
+// another architecture or element type. Errors of berth::open_weights() and berth::kv::read_model().
 Model open_model(const std::string& path);
 
 }  // namespace llama

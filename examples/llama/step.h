@@ -3,14 +3,17 @@
 // runs the others side by side. When each node lives follows from the schedule, and the planner places all of them in
 // one arena. Run by one thread at a time.
 //
-//   tokens ─ embed ─ x ─ norm ─┬─ q ─ rotate ──┬─ attend (heads) ─ merge ─ output (rows) ─ add to x, norm ─┐
-//                              ├─ k ─┬─ store ─┘ (through the cache)                                       │
-//                              └─ v ─┘                    next layer ─ add to x, norm ─ down ─ gate, up ───┘
+//   embed ─ x ─ norm ─┬─ q ─┬─ rotate, store ─ attend ─ output ─ add to x, norm ─┬─ gate ─┬─ silu ─ down ─┐
+//             │       ├─ k ─┤                                                    └─ up ───┘               │
+//             │       └─ v ─┘                                                                             │
+//             └──────────────────────────── next layer ─ add to x, norm ──────────────────────────────────┘
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,12 +26,27 @@
 
 namespace llama {
 
-struct StepSizes {
-  std::size_t tokens = 64;    // of a batch at most
-  std::size_t sequences = 8;  // at most
-  std::size_t pages = 1;      // of a sequence at most
+// Of a decoder, and of its steps.
+struct DecoderOptions {
+  std::size_t sequences = 8;      // open at the same time, at most
+  std::size_t batch_tokens = 64;  // at least `sequences`
+  std::size_t context = 0;        // tokens of a sequence at most; 0: as the model was trained
+  std::size_t cache_bytes = 0;    // 0: for `sequences` of `context` tokens
   std::uint32_t threads = 1;
-  bool check_overlaps = false;  // for tests: berth::RunOptions::check_overlaps
+  std::optional<berth::kv::Token> stop{};  // ends a sequence
+  bool check_overlaps = false;             // for tests: berth::RunOptions::check_overlaps
+};
+
+// What a run computes. The lists have room for the largest batch.
+struct Batch {
+  std::size_t tokens = 0, outputs = 0;    // in use
+  std::vector<std::int32_t> token{};      // ids
+  std::vector<std::int32_t> position{};   // in the sequence
+  std::vector<std::int32_t> row{};        // of the table: which sequence it belongs to
+  std::vector<std::int64_t> slot{};       // where its keys and values go, as the cache says
+  std::vector<std::int32_t> table{};      // pages of the sequences, Step::row_pages() each
+  std::vector<std::int32_t> output{};     // the tokens of the batch whose successor is wanted
+  std::vector<std::int32_t> successor{};  // after run(): the most likely token, one for each output
 };
 
 // The cache that a step writes: one group with the keys and values of all layers in f16.
@@ -37,24 +55,16 @@ berth::kv::Group cache_group(const Model& model);
 class Step {
  public:
   // Requires: the model and the cache outlive the step.
-  Step(const Model& model, const berth::kv::Cache& cache, const StepSizes& sizes);
+  Step(const Model& model, const berth::kv::Cache& cache, const DecoderOptions& options);
 
-  // What the next run computes. The memory is the arena's and keeps its contents.
-  struct Batch {
-    std::size_t tokens = 0, outputs = 0;        // in use
-    std::span<std::int32_t> token{};            // ids
-    std::span<std::int32_t> position{};         // in the sequence
-    std::span<std::int32_t> row{};              // of the table: which sequence it belongs to
-    std::span<std::int64_t> slot{};             // where its keys and values go, as the cache says
-    std::span<std::int32_t> table{};            // pages of the sequences, StepSizes::pages each
-    std::span<std::int32_t> output{};           // the tokens of the batch whose successor is wanted
-    std::span<const std::int32_t> successor{};  // after run(): the most likely token, one for each output
-  };
   Batch batch{};
-
   // Allocates nothing with one thread; with several, what berth::Schedule::run() says.
-  void run();
+  void run() { schedule_->run({.workers = options_.threads, .check_overlaps = options_.check_overlaps}).value(); }
 
+  // Pages of the longest sequence.
+  std::size_t row_pages() const noexcept {
+    return (options_.context + cache_.block_tokens() - 1) / cache_.block_tokens();
+  }
   std::size_t arena_bytes() const noexcept { return arena_->total_size(); }
   // What the same nodes would take with memory of their own.
   std::size_t node_bytes() const noexcept { return node_bytes_; }
@@ -62,35 +72,26 @@ class Step {
 
  private:
   using Node = berth::Node;
-  using Function = std::function<void(const berth::StepRun&)>;
-  // Vectors of a batch: how many there are room for, and how many there are.
-  struct Vectors {
-    std::size_t stride;
-    const std::size_t* count;
-  };
+  using Operands = std::vector<berth::Operand>;
 
   void build();
-  Node build_attention(std::size_t layer, Node normed, Node angles);
-  void add_norm(std::string label, Node added, Node x, std::span<const float> weights, Node result);
-  // Memory for elements of each token, a table that the host fills, and a window of another node.
-  Node activations(std::string label, std::size_t elements);
-  Node table(std::string label, std::size_t bytes);
-  Node window(Node whole, std::size_t first_byte, std::size_t bytes);
-  // matrix . x in parts, by element.
-  Node multiply(const std::string& label, const Matrix& matrix, std::span<const float> bias, Node x, Vectors vectors);
-  void add(std::string label, std::vector<berth::Operand> reads, std::vector<berth::Operand> writes, Function function);
-  template <class Function2>
-  void in_parts(std::size_t whole, const Function2& function) const;
-  template <class T>
-  std::span<T> host(Node node, std::size_t elements) const;
-  LayerPages pages_of(std::size_t layer) const;
+  Node build_attention(const Layer& layer, const LayerPages& pages, Node normed, Node angle);
+  Node build_feed_forward(const Layer& layer, Node normed);
+  // x += added, and the norm of the sum.
+  Node add_and_normalise(Node x, Node added, std::span<const float> weights);
+  // matrix . x, for as many vectors as *count says.
+  Node multiply(const char* label, const Matrix& matrix, Node x, const std::size_t* count);
+  // Memory for `width` elements of each of at most `tokens` tokens.
+  Node activations(const char* label, std::size_t width, std::size_t tokens);
+  void add(const char* label, Operands reads, Operands writes, std::function<void(const berth::StepRun&)> function);
+  // The same for each thread, with a range of [0, whole) each; together they write `result`.
+  void add_in_parts(const char* label, const Operands& reads, Node result, std::size_t whole,
+                    const std::function<void(const berth::StepRun&, Range)>& function);
 
   const Model& model_;
   const berth::kv::Cache& cache_;
-  StepSizes sizes_;
+  const DecoderOptions options_;
   std::size_t node_bytes_ = 0;
-  Vectors tokens_{}, outputs_{};
-  Node token_{}, position_{}, row_{}, slot_{}, table_{}, output_{}, successor_{};
   berth::ScheduleBuilder builder_;
   std::unique_ptr<berth::Arena> arena_;
   std::unique_ptr<berth::Schedule> schedule_;

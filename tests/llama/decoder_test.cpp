@@ -14,7 +14,6 @@
 #include "support/count_allocations.h"
 #include "support/seed.h"
 #include "support/support.h"
-#include "vocabulary.h"
 
 namespace llama {
 namespace {
@@ -204,6 +203,7 @@ TEST(Llama, RefusesMetadataThatLies) {
                                                                                      {"attention.head_count_kv", 2},
                                                                                      {"block_count", 0},
                                                                                      {"block_count", 1},
+                                                                                     {"block_count", 3},
                                                                                      {"block_count", huge},
                                                                                      {"embedding_length", 0},
                                                                                      {"embedding_length", 128},
@@ -217,7 +217,6 @@ TEST(Llama, RefusesMetadataThatLies) {
                                                                                      {"rope.dimension_count", 64}})
     EXPECT_EQ(refused([&, key = key, value = value](RandomModel& what) { what.keys[key] = value; }), Code::kInvalidData)
         << key << " " << value;
-  EXPECT_EQ(refused([&](RandomModel& what) { what.keys["block_count"] = 3; }), Code::kNotFound);
   for (const char* key : {"block_count", "embedding_length", "feed_forward_length", "context_length"})
     EXPECT_EQ(refused([&](RandomModel& what) { what.keys.erase(key); }), Code::kNotFound) << key;
   for (const double value : {0.0, -1.0, std::nan(""), HUGE_VAL})
@@ -226,7 +225,7 @@ TEST(Llama, RefusesMetadataThatLies) {
               what.keys.erase("block_count");
               what.texts["llama.block_count"] = "2";
             }),
-            Code::kTypeMismatch);
+            Code::kInvalidData);
   for (const char* tensor : {"token_embd.weight", "output_norm.weight", "blk.1.attn_v.weight", "blk.0.ffn_norm.weight"})
     EXPECT_NE(refused([&](RandomModel& what) { what.without = {tensor}; }), Code::kCancelled) << tensor;
 }
@@ -248,18 +247,6 @@ TEST(Llama, RefusesWhatItDoesNotCompute) {
   EXPECT_EQ(refused([](RandomModel& what) { what.feed_forward = what.keys["feed_forward_length"] = 48; }),
             Code::kUnsupported);
   EXPECT_EQ(thrown_by([&] { open_model((folder.path() / "nowhere").string()); }), Code::kNotFound);
-}
-
-TEST(Llama, ReadsTextWithTheVocabularyOfTheFile) {
-  const berth::test::TemporaryFolder folder;
-  const Model model = make_model(folder);
-  const Vocabulary vocabulary(model.file);
-  EXPECT_EQ(vocabulary.encode("a w256!\xff"), (std::vector<Token>{'a', 256, '!', 255}));
-  std::string every_byte;
-  for (int i = 0; i < 256; ++i) every_byte += static_cast<char>(i);
-  EXPECT_EQ(vocabulary.decode(vocabulary.encode(every_byte)), every_byte);
-  EXPECT_EQ(vocabulary.decode(std::vector<Token>{-1, 300, 'x'}), "x");
-  EXPECT_TRUE(vocabulary.encode("").empty());
 }
 
 }  // namespace

@@ -69,15 +69,7 @@ struct RandomModel {
     for (const auto& [key, number] : keys) metadata.add(architecture + "." + key, number).value();
     for (const auto& [key, number] : reals) metadata.add(architecture + "." + key, number).value();
     for (const auto& [key, text] : texts) metadata.add(key, text).value();
-    std::vector<std::string> pieces(vocabulary);
-    for (std::size_t i = 0; i < vocabulary; ++i) pieces[i] = i < 256 ? byte_piece(i) : "▁w" + std::to_string(i);
-    metadata.add("tokenizer.ggml.tokens", std::span<const std::string>(pieces)).value();
     save_gguf(path, tensors, metadata, {.flush = false}).value();
-  }
-
-  static std::string byte_piece(std::size_t byte) {
-    constexpr const char* kDigits = "0123456789ABCDEF";
-    return std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">";
   }
 };
 
