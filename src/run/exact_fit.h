@@ -56,6 +56,8 @@ class FunctionFinder {
   // Empty if there is none, or if the search for one was given up. Requires: one positive value for each point.
   std::vector<ExactFunction> fit(std::span<const std::uint64_t> values, std::size_t limit);
 
+  const std::vector<std::vector<std::int64_t>>& points() const noexcept { return points_; }
+
  private:
   struct Columns {
     bool made = false;

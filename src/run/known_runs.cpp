@@ -34,6 +34,17 @@ bool within(std::uint64_t size, std::uint64_t bound, double factor) noexcept {
   return static_cast<double>(size) <= static_cast<double>(bound) * factor;
 }
 
+// Whether a run that may make these requests follows the plan of another prediction.
+bool serves(const ReplayTrace& planned, std::span<const std::uint64_t> least,
+            const ShapeModel::Prediction& run) noexcept {
+  if (planned.requests.size() != run.trace.requests.size()) return false;
+  for (std::size_t i = 0; i < least.size(); ++i) {
+    const std::uint64_t bytes = planned.requests[i].bytes;
+    if (bytes < run.trace.requests[i].bytes || served_from(bytes, least[i]) > run.least[i]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 ShapePtr KnownRuns::find(std::string_view key, std::span<const std::int64_t> dimensions) {
@@ -163,33 +174,32 @@ std::shared_ptr<ReplayPlan> KnownRuns::lay_out(KnownKey& key, ShapeModel::Predic
   MemoryPlan memory = let_down(problem, key.model.orders(prediction.kind));
   if (!check(prediction.trace, problem, memory)) return nullptr;
   memory.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  auto plan = std::make_shared<ReplayPlan>(std::move(prediction.trace), std::move(memory), true);
+  auto plan = std::make_shared<ReplayPlan>(std::move(prediction.trace), std::move(memory), std::move(prediction.least));
   plan->trace_id = next_trace();
   ++predictions_;
   return plan;
 }
 
 std::shared_ptr<const ReplayPlan> KnownRuns::dominating(const KnownShape& shape, const KnownKey& key,
-                                                        const ReplayTrace& trace) const {
+                                                        const ShapeModel::Prediction& prediction) const {
+  const ReplayTrace& trace = prediction.trace;
   const std::uint64_t load = live_load(trace);
   for (const auto& [dimensions, other] : key.shapes) {
     if (other->plan == nullptr || !other->plan->predicted || other->kept_known != key.kept_known ||
         other->plan->memory.size < load || !within(other->plan->memory.size, load, kDominates) ||
         other->plan->trace.requests.size() != trace.requests.size())
       continue;
-    bool larger = true;
-    for (std::size_t i = 0; i < trace.requests.size() && larger; ++i) {
-      const std::uint64_t planned = other->plan->trace.requests[i].bytes;
-      larger = planned >= trace.requests[i].bytes && trace.requests[i].bytes > planned / 2 &&
-               other->plan->trace.requests[i].alignment >= trace.requests[i].alignment;
-    }
-    if (larger && other->kind == shape.kind) return other->plan;
+    bool aligned = true;
+    for (std::size_t i = 0; i < trace.requests.size() && aligned; ++i)
+      aligned = other->plan->trace.requests[i].alignment >= trace.requests[i].alignment;
+    if (aligned && other->kind == shape.kind && serves(other->plan->trace, other->plan->least, prediction))
+      return other->plan;
   }
   return nullptr;
 }
 
 std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_ahead(const KnownShape& shape, KnownKey& key,
-                                                           const ReplayTrace& trace) {
+                                                           const ShapeModel::Prediction& current) {
   const std::vector<std::int64_t>& now = shape.dimensions;
   const std::vector<std::int64_t>& before = key.last_new;
   if (before.size() != now.size() || before == now) return nullptr;
@@ -201,9 +211,9 @@ std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_ahead(const KnownShape& sha
   }
   // The dimensions grow from run to run, as with a cache of what a decoder has read: one plan for the next few. How
   // many that can be changes slowly, so one number of steps is tried, and another the next time.
-  const std::uint64_t load = live_load(trace);
+  const std::uint64_t load = live_load(current.trace);
   const std::int64_t steps = key.ahead_steps;
-  std::shared_ptr<const ReplayPlan> plan = lay_out_steps_ahead(shape, key, trace, load, steps);
+  std::shared_ptr<const ReplayPlan> plan = lay_out_steps_ahead(shape, key, current, load, steps);
   if (plan != nullptr) {
     key.ahead_steps = std::min(steps * 2, kMostAhead);
   } else if (steps > 1) {
@@ -216,8 +226,8 @@ std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_ahead(const KnownShape& sha
 }
 
 std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_steps_ahead(const KnownShape& shape, KnownKey& key,
-                                                                 const ReplayTrace& trace, std::uint64_t load,
-                                                                 std::int64_t steps) {
+                                                                 const ShapeModel::Prediction& current,
+                                                                 std::uint64_t load, std::int64_t steps) {
   const std::vector<std::int64_t>& now = shape.dimensions;
   std::vector<std::int64_t> ahead(now.size());
   for (std::size_t i = 0; i < now.size(); ++i)
@@ -227,10 +237,7 @@ std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_steps_ahead(const KnownShap
   std::optional<ShapeModel::Prediction> prediction = key.model.predict(ahead);
   if (!prediction || prediction->kind != shape.kind || !within(live_load(prediction->trace), load, kDominates))
     return nullptr;
-  const bool larger = std::equal(
-      prediction->trace.requests.begin(), prediction->trace.requests.end(), trace.requests.begin(),
-      [](const ReplayRequest& a, const ReplayRequest& b) { return a.bytes >= b.bytes && b.bytes > a.bytes / 2; });
-  if (!larger) return nullptr;
+  if (!serves(prediction->trace, prediction->least, current)) return nullptr;
   std::shared_ptr<ReplayPlan> plan = lay_out(key, std::move(*prediction));
   return plan != nullptr && within(plan->memory.size, load, kDominates) ? plan : nullptr;
 }
@@ -244,9 +251,9 @@ bool KnownRuns::predict(const ShapePtr& shape, KnownKey& key) {
   shape->kind = prediction->kind;
   shape->certain = prediction->certain;
   shape->improve = false;
-  std::shared_ptr<const ReplayPlan> plan = dominating(*shape, key, prediction->trace);
+  std::shared_ptr<const ReplayPlan> plan = dominating(*shape, key, *prediction);
   const bool shared = plan != nullptr;
-  if (!shared) plan = lay_out_ahead(*shape, key, prediction->trace);
+  if (!shared) plan = lay_out_ahead(*shape, key, *prediction);
   if (plan == nullptr) {
     plan = lay_out(key, std::move(*prediction));
     if (plan != nullptr) shape->improve = !within(plan->memory.size, plan->memory.lower_bound, kGoodEnough);
@@ -275,7 +282,7 @@ Result<void> KnownRuns::prepare(const ShapePtr& shape) {
   BERTH_TRY(check(trace, problem, memory));
   if (memory.size >= shape->plan->memory.size) return {};
   key->model.add_order(shape->kind, order_of_offsets(memory));
-  auto plan = std::make_shared<ReplayPlan>(std::move(trace), std::move(memory), true);
+  auto plan = std::make_shared<ReplayPlan>(std::move(trace), std::move(memory), shape->plan->least);
   plan->trace_id = next_trace();
   set_plan(shape, std::move(plan), false);
   return {};

@@ -99,10 +99,11 @@ class KnownRuns {
   Result<MemoryPlan> search(const PlanProblem& problem) const;
   bool predict(const ShapePtr& shape, KnownKey& key);
   std::shared_ptr<const ReplayPlan> dominating(const KnownShape& shape, const KnownKey& key,
-                                               const ReplayTrace& trace) const;
-  std::shared_ptr<const ReplayPlan> lay_out_ahead(const KnownShape& shape, KnownKey& key, const ReplayTrace& trace);
+                                               const ShapeModel::Prediction& prediction) const;
+  std::shared_ptr<const ReplayPlan> lay_out_ahead(const KnownShape& shape, KnownKey& key,
+                                                  const ShapeModel::Prediction& current);
   std::shared_ptr<const ReplayPlan> lay_out_steps_ahead(const KnownShape& shape, KnownKey& key,
-                                                        const ReplayTrace& trace, std::uint64_t load,
+                                                        const ShapeModel::Prediction& current, std::uint64_t load,
                                                         std::int64_t steps);
   std::shared_ptr<ReplayPlan> lay_out(KnownKey& key, ShapeModel::Prediction prediction);
   void stay_within_bounds(const KnownShape* but);

@@ -79,8 +79,8 @@ class Reader {
 
 }  // namespace
 
-ReplayPlan::ReplayPlan(ReplayTrace trace_in, MemoryPlan memory_in, bool predicted_in)
-    : trace(std::move(trace_in)), memory(std::move(memory_in)), predicted(predicted_in) {
+ReplayPlan::ReplayPlan(ReplayTrace trace_in, MemoryPlan memory_in, std::vector<std::uint64_t> least_in)
+    : trace(std::move(trace_in)), memory(std::move(memory_in)), least(std::move(least_in)), predicted(!least.empty()) {
   const std::size_t n = trace.requests.size();
   offsets.resize(n);
   for (std::size_t i = 0; i < n; ++i) offsets[i] = memory.has(i) ? memory.slots[i].offset : kNoOffset;
@@ -98,11 +98,9 @@ ReplayPlan::ReplayPlan(ReplayTrace trace_in, MemoryPlan memory_in, bool predicte
   for (std::size_t i = 0; i < n; ++i) {
     alignment = std::max(alignment, trace.requests[i].alignment);
     add_releases_until(i);
-    // A smaller request in the place of a predicted one is that one: its bytes were predicted too large. A much smaller
-    // one is another.
     const std::uint64_t bytes = trace.requests[i].bytes;
     steps.push_back({.bytes = bytes,
-                     .at_least = predicted ? bytes / 2 + 1 : bytes,
+                     .at_least = predicted ? served_from(bytes, least[i]) : bytes,
                      .offset = offsets[i],
                      .request = static_cast<std::uint32_t>(i),
                      .alignment = static_cast<std::uint32_t>(trace.requests[i].alignment)});
@@ -130,7 +128,7 @@ std::size_t ReplayPlan::footprint() const noexcept {
   return sizeof(*this) + trace.requests.capacity() * sizeof(ReplayRequest) +
          (trace.releases.capacity() + by_size.capacity()) * sizeof(std::uint32_t) +
          memory.slots.capacity() * sizeof(Slot) + steps.capacity() * sizeof(Step) +
-         offsets.capacity() * sizeof(std::uint64_t) + classes.capacity() * sizeof(SizeClass);
+         (offsets.capacity() + least.capacity()) * sizeof(std::uint64_t) + classes.capacity() * sizeof(SizeClass);
 }
 
 Result<void> check(const ReplayTrace& trace, const MemoryPlan& memory) {

@@ -23,6 +23,12 @@ constexpr std::uint64_t slot_bytes(const ReplayRequest& request) noexcept {
   return (request.bytes + request.alignment - 1) & ~(request.alignment - 1);
 }
 
+// A request of a predicted plan also serves smaller ones in its place, from this many bytes on: it was predicted too
+// large. A much smaller one is another, unless it was expected. `least`: the fewest bytes that it may have.
+constexpr std::uint64_t served_from(std::uint64_t bytes, std::uint64_t least) noexcept {
+  return bytes / 2 + 1 < least ? bytes / 2 + 1 : least;
+}
+
 // The next event of the recorded run: a request or a release.
 struct Step {
   std::uint64_t bytes;      // of the request; 0 for a release
@@ -43,14 +49,16 @@ struct ReplayPlan {
   MemoryPlan memory;
   std::vector<Step> steps;
   std::vector<std::uint64_t> offsets;  // of each request
+  std::vector<std::uint64_t> least;    // of each request, if predicted
   std::vector<SizeClass> classes;      // ascending
   std::vector<std::uint32_t> by_size;
   std::uint64_t trace_id = 0;   // identifies the numbering of the requests, over all plans made from one recording
   std::uint64_t alignment = 1;  // the largest of any request
   bool predicted = false;       // the trace was not observed
 
+  // `least`: of a predicted trace, the fewest bytes that each request may have. Empty: the trace was observed.
   // Requires: `memory` is a valid plan of plan_problem(trace), in at most one block.
-  ReplayPlan(ReplayTrace trace, MemoryPlan memory, bool predicted = false);
+  ReplayPlan(ReplayTrace trace, MemoryPlan memory, std::vector<std::uint64_t> least = {});
 
   const SizeClass* find_class(std::uint64_t bytes) const noexcept;
   // The memory of this object and what it owns.

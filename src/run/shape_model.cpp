@@ -14,6 +14,21 @@ constexpr std::size_t kMaxOrders = 4;
 // Functions that explain a row of values are kept up to this number, to see whether they agree.
 constexpr std::size_t kMaxFunctions = 48;
 
+// What may order or scale bytes that are no function: 1, each variable, and their product.
+std::vector<std::uint64_t> quantities(std::span<const std::int64_t> point) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 61;
+  std::vector<std::uint64_t> all{1};
+  std::int64_t product = 1;
+  for (const std::int64_t extent : point) {
+    const std::int64_t positive = std::clamp<std::int64_t>(extent, 1, kLargest);
+    all.push_back(static_cast<std::uint64_t>(positive));
+    if (__builtin_mul_overflow(product, positive, &product)) product = kLargest;
+    product = std::min(product, kLargest);
+  }
+  all.push_back(static_cast<std::uint64_t>(product));
+  return all;
+}
+
 }  // namespace
 
 std::uint64_t ShapeModel::natural_alignment(std::uint64_t bytes) const noexcept {
@@ -62,8 +77,8 @@ std::uint32_t ShapeModel::add(Dimensions dimensions, const ReplayTrace& trace) {
       kind->requests[i].alignment = std::max(kind->requests[i].alignment, request.alignment);
   }
   // A second run of one shape replaces the first.
-  std::erase_if(kind->samples, [&](const Sample& s) { return s.dimensions == sample.dimensions; });
-  if (kind->samples.size() >= max_recordings_ && !kind->samples.empty()) kind->samples.erase(kind->samples.begin());
+  if (std::erase_if(kind->samples, [&](const Sample& s) { return s.dimensions == sample.dimensions; }) == 0)
+    make_room(*kind);
   if (max_recordings_ > 0) kind->samples.push_back(std::move(sample));
   kind->fitted = false;
   return number;
@@ -97,7 +112,7 @@ void ShapeModel::fit(Kind& kind) {
   kind.fitted = true;
   kind.fits.clear();
   kind.functions.clear();
-  kind.unexplained.clear();
+  kind.pieces.clear();
   if (kind.samples.size() < 2 || !find_variables(kind)) return;
   std::vector<std::vector<std::int64_t>> points;
   for (const Sample& sample : kind.samples) {
@@ -129,15 +144,47 @@ void ShapeModel::fit(Kind& kind) {
     kind.fits.push_back({at->second, times});
   }
   for (Fitted& fitted : kind.fits) fitted.times /= units[fitted.function];
-  std::size_t unexplained = 0;
   for (std::size_t f = 0; f < rows.size(); ++f) {
     for (std::uint64_t& bytes : rows[f]) bytes *= units[f];
     kind.functions.push_back(finder.fit(rows[f], kMaxFunctions));
-    const bool none = kind.functions.back().empty();
-    unexplained += none ? 1 : 0;
-    kind.unexplained.push_back(none ? std::move(rows[f]) : std::vector<std::uint64_t>{});
   }
-  unlearned_ = unexplained > 0 && kind.samples.size() >= max_recordings_;
+  find_pieces(kind, finder.points(), std::move(rows));
+}
+
+void ShapeModel::find_pieces(Kind& kind, const std::vector<std::vector<std::int64_t>>& points,
+                             std::vector<std::vector<std::uint64_t>> rows) {
+  kind.pieces.assign(rows.size(), std::nullopt);
+  // What is known at every sample: 1, the variables, and the bytes that a function explains. In the order of
+  // all_bounds().
+  std::vector<std::vector<std::uint64_t>> known;
+  for (const auto& point : points) {
+    const std::vector<std::uint64_t> column = quantities(point);
+    known.resize(column.size());
+    for (std::size_t q = 0; q < column.size(); ++q) known[q].push_back(column[q]);
+  }
+  for (std::size_t f = 0; f < rows.size(); ++f)
+    if (!kind.functions[f].empty()) known.push_back(rows[f]);
+  bool all_explained = true;
+  for (std::size_t f = 0; f < rows.size(); ++f) {
+    if (!kind.functions[f].empty()) continue;
+    kind.pieces[f].emplace(known, std::move(rows[f]));
+    all_explained = all_explained && kind.pieces[f]->explain();
+  }
+  unlearned_ = !all_explained && kind.samples.size() >= max_recordings_;
+}
+
+void ShapeModel::make_room(Kind& kind) const {
+  if (kind.samples.size() < max_recordings_ || kind.samples.empty()) return;
+  // Where a border is known to be must not be forgotten.
+  std::size_t oldest = 0;
+  const auto needed = [&](std::size_t sample) {
+    return std::any_of(kind.pieces.begin(), kind.pieces.end(),
+                       [&](const std::optional<Pieces>& pieces) { return pieces && pieces->shows_a_border(sample); });
+  };
+  if (kind.fitted)
+    while (oldest < kind.samples.size() && needed(oldest)) ++oldest;
+  if (oldest == kind.samples.size()) oldest = 0;
+  kind.samples.erase(kind.samples.begin() + static_cast<std::ptrdiff_t>(oldest));
 }
 
 bool ShapeModel::in_reach(const Kind& kind, Dimensions dimensions) noexcept {
@@ -157,35 +204,41 @@ bool ShapeModel::in_reach(const Kind& kind, Dimensions dimensions) noexcept {
   return true;
 }
 
-std::optional<std::uint64_t> ShapeModel::value(const Kind& kind, std::uint32_t function, Dimensions dimensions,
-                                               std::span<const std::int64_t> point, bool& certain) const {
-  const bool early = asked_ <= kSureAfter;
-  std::optional<std::uint64_t> result;
-  const std::vector<ExactFunction>& candidates = kind.functions[function];
-  for (const ExactFunction& candidate : candidates) {
-    const std::optional<std::uint64_t> bytes = candidate(point);
-    if (!bytes || bytes == result) continue;
-    // Too large is a little memory, too small is a deviation.
-    certain = certain && !result;
-    if (result && early) return std::nullopt;
-    result = result ? std::max(*result, *bytes) : *bytes;
+std::optional<Pieces::Bounds> ShapeModel::bounds(const std::vector<ExactFunction>& functions,
+                                                 std::span<const std::int64_t> point) {
+  std::optional<Pieces::Bounds> result;
+  for (const ExactFunction& function : functions) {
+    const std::optional<std::uint64_t> bytes = function(point);
+    if (!bytes) continue;
+    if (!result) result = {.least = *bytes, .most = *bytes, .certain = true};
+    result->certain = result->certain && result->most == *bytes;
+    result->least = std::min(result->least, *bytes);
+    result->most = std::max(result->most, *bytes);
   }
-  if (result || !candidates.empty()) return result;
-  // No function: a run that was larger in every dimension had at least as many bytes.
-  for (std::size_t s = 0; s < kind.samples.size(); ++s) {
-    const std::vector<std::int64_t>& larger = kind.samples[s].dimensions;
-    if (!std::equal(larger.begin(), larger.end(), dimensions.begin(),
-                    [](std::int64_t a, std::int64_t b) { return a >= b; }))
-      continue;
-    const std::uint64_t bytes = kind.unexplained[function][s];
-    result = result ? std::min(*result, bytes) : bytes;
+  return result;
+}
+
+std::vector<Pieces::Bounds> ShapeModel::all_bounds(const Kind& kind, std::span<const std::int64_t> point) {
+  std::vector<Pieces::Bounds> all(kind.functions.size());
+  std::vector<std::uint64_t> known = quantities(point);
+  for (std::size_t f = 0; f < all.size(); ++f) {
+    if (kind.pieces[f]) continue;
+    const std::optional<Pieces::Bounds> found = bounds(kind.functions[f], point);
+    if (!found) return {};
+    all[f] = *found;
+    known.push_back(found->most);
   }
-  certain = false;
-  return early ? std::nullopt : result;
+  for (std::size_t f = 0; f < all.size(); ++f) {
+    if (!kind.pieces[f]) continue;
+    const std::optional<Pieces::Bounds> found = (*kind.pieces[f])(known);
+    if (!found) return {};
+    all[f] = *found;
+  }
+  return all;
 }
 
 std::optional<ShapeModel::Prediction> ShapeModel::predict(Dimensions dimensions) {
-  ++asked_;
+  const bool early = ++asked_ <= kSureAfter;
   const auto kind = std::max_element(kinds_.begin(), kinds_.end(),
                                      [](const Kind& a, const Kind& b) { return a.samples.size() < b.samples.size(); });
   if (kind == kinds_.end() || kind->samples.size() < 2) return std::nullopt;
@@ -194,22 +247,22 @@ std::optional<ShapeModel::Prediction> ShapeModel::predict(Dimensions dimensions)
     return std::nullopt;
   std::vector<std::int64_t> point;
   for (const std::uint32_t variable : kind->variables) point.push_back(dimensions[variable]);
+  const std::vector<Pieces::Bounds> rows = all_bounds(*kind, point);
+  if (rows.empty()) return std::nullopt;
   Prediction prediction;
-  std::vector<std::uint64_t> values;
-  for (std::uint32_t f = 0; f < kind->functions.size(); ++f) {
-    const std::optional<std::uint64_t> bytes = value(*kind, f, dimensions, point, prediction.certain);
-    if (!bytes) return std::nullopt;
-    values.push_back(*bytes);
-  }
+  prediction.certain = std::all_of(rows.begin(), rows.end(), [](const Pieces::Bounds& b) { return b.certain; });
+  if (early && !prediction.certain) return std::nullopt;
   prediction.kind = static_cast<std::uint32_t>(kind - kinds_.begin());
   prediction.trace.releases = kind->releases;
   prediction.trace.requests = kind->requests;
   for (std::size_t i = 0; i < kind->requests.size(); ++i) {
+    // The most, because too large is a little memory, and too small is a deviation.
     ReplayRequest& request = prediction.trace.requests[i];
-    if (__builtin_mul_overflow(values[kind->fits[i].function], kind->fits[i].times, &request.bytes) ||
-        request.bytes >> 48 != 0)
+    const auto& [function, times] = kind->fits[i];
+    if (__builtin_mul_overflow(rows[function].most, times, &request.bytes) || request.bytes >> 48 != 0)
       return std::nullopt;
     request.alignment = std::max(request.alignment, natural_alignment(request.bytes));
+    prediction.least.push_back(rows[function].least * times);
   }
   return prediction;
 }

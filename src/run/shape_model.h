@@ -11,6 +11,7 @@
 
 #include "berth/run/replay.h"
 #include "run/exact_fit.h"
+#include "run/pieces.h"
 
 namespace berth::internal::replay {
 
@@ -31,12 +32,13 @@ class ShapeModel {
 
   struct Prediction {
     ReplayTrace trace;
+    std::vector<std::uint64_t> least;  // the fewest bytes that each request may have; those of the trace are the most
     std::uint32_t kind = 0;
     bool certain = true;  // all functions agree
   };
   // The requests of a run with these dimensions. Nothing if a dimension changes that never did, or in another relation
-  // to the others than in the recordings; if no function explains a request, and no recording is larger in every
-  // dimension; or if functions disagree among the first runs. O(requests) but for the first call after add().
+  // to the others than in the recordings; or if it is not certain, among the first runs. O(requests) but for the first
+  // call after add().
   std::optional<Prediction> predict(Dimensions dimensions);
 
   // A request of this kind was live when its arena was taken again. True if that was not known.
@@ -74,18 +76,24 @@ class ShapeModel {
     bool fitted = false;
     std::vector<std::uint32_t> variables;  // dimensions
     std::vector<Relation> relations;
-    std::vector<Fitted> fits;                             // one for each request
-    std::vector<std::vector<ExactFunction>> functions;    // all that explain a row of values
-    std::vector<std::vector<std::uint64_t>> unexplained;  // rows of values, by function, where there is none
+    std::vector<Fitted> fits;                           // one for each request
+    std::vector<std::vector<ExactFunction>> functions;  // all that explain a row of values
+    std::vector<std::optional<Pieces>> pieces;          // by function, where there is none
   };
 
   static bool same_events(const Kind& kind, const ReplayTrace& trace) noexcept;
   std::uint64_t natural_alignment(std::uint64_t bytes) const noexcept;
   void fit(Kind& kind);
   static bool find_variables(Kind& kind);
+  void find_pieces(Kind& kind, const std::vector<std::vector<std::int64_t>>& points,
+                   std::vector<std::vector<std::uint64_t>> rows);
+  void make_room(Kind& kind) const;
   static bool in_reach(const Kind& kind, Dimensions dimensions) noexcept;
-  std::optional<std::uint64_t> value(const Kind& kind, std::uint32_t function, Dimensions dimensions,
-                                     std::span<const std::int64_t> point, bool& certain) const;
+  // What all functions of a row of values say. Nothing if they say nothing.
+  static std::optional<Pieces::Bounds> bounds(const std::vector<ExactFunction>& functions,
+                                              std::span<const std::int64_t> point);
+  // The bounds of every row of values at a point. Empty if there are none for some row.
+  static std::vector<Pieces::Bounds> all_bounds(const Kind& kind, std::span<const std::int64_t> point);
 
   std::size_t max_recordings_;
   std::uint64_t alignment_;

@@ -35,7 +35,7 @@ TEST(ShapeModel, TakesTheBytesOfARunThatWasAsLargeWhereThereIsNoFunction) {
   for (std::size_t i = 0; i < bytes.size(); ++i)
     model.add(std::array{static_cast<std::int64_t>(10 * (i + 1))}, one_request(bytes[i]));
   for (std::size_t i = 0; i < ShapeModel::kSureAfter; ++i)
-    EXPECT_EQ(predicted(model, 50), 0u) << "it would rather record at first";
+    EXPECT_EQ(predicted(model, 51), 0u) << "it would rather record at first";
   EXPECT_EQ(predicted(model, 50), 4096u) << "as large as a run that is known";
   EXPECT_EQ(predicted(model, 51), 9152u);
 }
