@@ -215,7 +215,8 @@ class Server {
   struct Done {
     std::uint64_t hash = 0xcbf2'9ce4'8422'2325;
     berth::ReplayRun run;
-    double begin = 0;  // processor time of the beginning of the run, in seconds
+    double begin = 0;                               // processor time of the beginning of the run, in seconds
+    std::shared_ptr<const berth::MemoryPlan> plan;  // that it followed
   };
   // The first input has these dimensions; symbolic dimensions of others are 1.
   std::vector<ort::Tensor> inputs(const Dims& dims) const {
@@ -258,6 +259,7 @@ class Server {
       const double before = thread_seconds();
       scope.emplace(memory_->replay(), "model", dims);
       done.begin = thread_seconds() - before;
+      done.plan = memory_->replay().plan("model", dims);
     }
     {
       const auto made = model_->run(views, outputs).value();

@@ -28,8 +28,8 @@ void EngineRuns::begin(const std::string& kind, const std::vector<std::int64_t>&
   note(replay_.begin_run(key, dimensions));
 }
 
-void EngineRuns::end(const std::string& kind, std::vector<std::int64_t> dimensions, bool plans_now) {
-  const ReplayRun run = replay_.end_run();
+void EngineRuns::end(const std::string& kind, std::vector<std::int64_t> dimensions, bool plans_now, bool failed) {
+  const ReplayRun run = replay_.end_run(failed);
   if (run.recorded && plans_now) note(replay_.plan_recorded());
   const std::lock_guard guard(mutex_);
   last_ = run;

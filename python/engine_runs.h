@@ -24,7 +24,8 @@ class EngineRuns {
   // Begins a run on the calling thread. Runs of a kind make requests that depend on the dimensions.
   void begin(const std::string& kind, const std::vector<std::int64_t>& dimensions);
   // Ends it. With `plans_now`, what was recorded is planned here instead of by the next run: its outputs are released.
-  void end(const std::string& kind, std::vector<std::int64_t> dimensions, bool plans_now);
+  // `failed`: as of Replay::end_run.
+  void end(const std::string& kind, std::vector<std::int64_t> dimensions, bool plans_now, bool failed = false);
 
   // What the last run did and what the memory of all runs holds, as a dict for a MemoryReport.
   nb::dict report() const;

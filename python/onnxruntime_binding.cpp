@@ -102,8 +102,8 @@ class SessionRuns {
 
   void begin(const std::string& kind, const std::vector<std::int64_t>& dimensions) { runs_.begin(kind, dimensions); }
   // The outputs of a run are released when it ends, or kept for good.
-  void end(const std::string& kind, std::vector<std::int64_t> dimensions) {
-    runs_.end(kind, std::move(dimensions), true);
+  void end(const std::string& kind, std::vector<std::int64_t> dimensions, bool failed) {
+    runs_.end(kind, std::move(dimensions), true, failed);
   }
   nb::dict report() const {
     nb::dict fields = runs_.report();
@@ -164,7 +164,8 @@ void bind_onnxruntime(nb::module_& module) {
       .def(nb::init<>())
       .def("begin", &SessionRuns::begin, nb::arg("kind"), nb::arg("dimensions"),
            nb::call_guard<nb::gil_scoped_release>())
-      .def("end", &SessionRuns::end, nb::arg("kind"), nb::arg("dimensions"), nb::call_guard<nb::gil_scoped_release>())
+      .def("end", &SessionRuns::end, nb::arg("kind"), nb::arg("dimensions"), nb::arg("failed"),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("report", &SessionRuns::report);
   nb::class_<SessionLoad>(module, "_OnnxRuntimeLoad", "Shares what sessions load with other processes.")
       .def(nb::init<const std::string&>(), nb::arg("folder"))

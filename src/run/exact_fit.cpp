@@ -10,8 +10,13 @@ namespace {
 
 // Divisors of the rounded forms: strides of convolutions and pools, and their products. The rarer ones are tried only
 // where the others explain nothing.
-constexpr std::uint32_t kDivisors[] = {2, 4, 8, 16, 32};
-constexpr std::uint32_t kRareDivisors[] = {64, 3, 5, 6, 10, 12, 160, 320};
+constexpr std::int32_t kDivisors[] = {2, 4, 8, 16, 32};
+constexpr std::int32_t kRareDivisors[] = {64, 3, 5, 6, 10, 12, 160, 320};
+// What convolutions without padding take off: at most so much for each unit of the divisor.
+constexpr std::int32_t kShiftedDivisors[] = {1, 2, 4, 8};
+constexpr std::int32_t kMostShifted = 12;
+// Samples from which such a function is looked for. There are many of them, and with fewer one fits by chance.
+constexpr std::size_t kShiftedSamples = 4;
 constexpr Wide kLargest = Wide{1} << 62;
 
 bool multiply(Wide a, Wide b, Wide& product) noexcept {
@@ -33,16 +38,16 @@ std::optional<std::int64_t> value_of(const Monomial& monomial, std::span<const F
   return product;
 }
 
-std::vector<Form> rounded_forms(std::span<const std::uint32_t> divisors) {
+std::vector<Form> rounded_forms(std::span<const std::int32_t> divisors) {
   std::vector<Form> forms;
   // Rounding up, down and to the nearest, in this order: a padded convolution rounds up.
-  for (const std::uint32_t divide : divisors) {
+  for (const std::int32_t divide : divisors) {
     forms.push_back({divide, divide - 1});
     forms.push_back({divide, 0});
     // Windows of sound, such as 400 or 512 samples at a stride of 160, are multiples of 16.
     const bool is_sound = divide >= 160;
-    const std::uint32_t step = is_sound ? 16 : std::max(1u, divide / 8);
-    for (std::uint32_t add = is_sound ? step : 1; add + 1 < divide; add += step) forms.push_back({divide, add});
+    const std::int32_t step = is_sound ? 16 : std::max(1, divide / 8);
+    for (std::int32_t add = is_sound ? step : 1; add + 1 < divide; add += step) forms.push_back({divide, add});
   }
   return forms;
 }
@@ -53,7 +58,7 @@ using Forms = std::array<Form, kMaxVariables>;
 // variables also each divided in a way of its own. `usual` becomes the number of those that are always tried.
 std::vector<Forms> form_sets(std::size_t variables, std::size_t& usual) {
   std::vector<Forms> sets(1);
-  const auto add = [&](std::span<const std::uint32_t> divisors) {
+  const auto add = [&](std::span<const std::int32_t> divisors) {
     for (const Form& form : rounded_forms(divisors))
       for (unsigned which = 1; which < 1u << variables; ++which) {
         Forms forms{};
@@ -64,8 +69,8 @@ std::vector<Forms> form_sets(std::size_t variables, std::size_t& usual) {
   };
   add(kDivisors);
   if (variables == 2) {
-    for (const std::uint32_t first : kDivisors)
-      for (const std::uint32_t second : kDivisors)
+    for (const std::int32_t first : kDivisors)
+      for (const std::int32_t second : kDivisors)
         for (const bool up : {true, false})
           if (first != second) sets.push_back({Form{first, up ? first - 1 : 0}, Form{second, up ? second - 1 : 0}});
   }
@@ -214,12 +219,15 @@ struct FunctionFinder::Search {
   }
 
   void try_sets(std::size_t begin, std::size_t end) {
-    for (std::size_t terms = 1; terms <= kMaxTerms && terms < values.size() && found.empty(); ++terms)
+    // Products of two sums before three terms of any kind, of which there are many.
+    for (const std::size_t terms : {1, 2, 4, 3}) {
+      if (terms >= values.size() || !found.empty()) continue;
       for (std::size_t set = begin; set < end && !over(); ++set) {
         const Forms& forms = finder.sets_[set];
         // With more terms fewer forms, so that fitting stays a matter of milliseconds.
         if (!rounds_simply(forms) && (terms > 2 || (terms == 2 && finder.variables_ > 1))) continue;
-        if (terms >= 3 && !is_plain(forms) && !all_alike(forms)) continue;
+        if (terms == 3 && !is_plain(forms) && !all_alike(forms)) continue;
+        if (terms == 4 && !one_form(forms)) continue;
         // Where no rounding explains the samples, one that acted on them explains them by chance. One that never acted,
         // because they are all multiples, may be the truth.
         if (!found.empty() && is_plain(found.front().forms) && acted(forms)) continue;
@@ -228,11 +236,55 @@ struct FunctionFinder::Search {
         else
           try_subsets(set, terms);
       }
+      if (terms == 1 && begin == 0 && found.empty()) try_shifted();
+    }
+  }
+
+  // One term in which some variables lose a little, all of them in the same way, before they are divided.
+  void try_shifted() {
+    if (values.size() < kShiftedSamples) return;
+    for (const std::int32_t divide : kShiftedDivisors)
+      for (std::int32_t off = 1; off <= kMostShifted * divide; ++off)
+        for (unsigned which = 1; which < 1u << finder.variables_; ++which) {
+          Forms forms{};
+          for (std::size_t v = 0; v < finder.variables_; ++v)
+            if ((which >> v & 1) != 0) forms[v] = {divide, -off};
+          for (const Monomial& monomial : finder.monomials_)
+            if (found.size() < limit && uses_once(monomial, which)) try_ratio(forms, monomial);
+        }
+  }
+
+  bool uses_once(const Monomial& monomial, unsigned which) const noexcept {
+    for (std::size_t v = 0; v < finder.variables_; ++v)
+      if ((which >> v & 1) != 0 && monomial.power[v] != 1) return false;
+    return true;
+  }
+
+  void try_ratio(const Forms& forms, const Monomial& monomial) {
+    const std::optional<std::int64_t> first = value_of(monomial, forms, finder.points_[0]);
+    if (!first || *first <= 0) return;
+    for (std::size_t i = 1; i < values.size(); ++i) {
+      const std::optional<std::int64_t> value = value_of(monomial, forms, finder.points_[i]);
+      if (!value || Wide{values[i]} * *first != Wide{values[0]} * *value) return;
+    }
+    const std::int64_t divisor = std::gcd(values[0], *first);
+    found.push_back({forms, {monomial}, {Wide{values[0] / divisor}}, *first / divisor});
   }
 
   bool all_alike(const Forms& forms) const noexcept {
     return std::all_of(forms.begin(), forms.begin() + static_cast<std::ptrdiff_t>(finder.variables_),
                        [&](const Form& form) { return form == forms[0]; });
+  }
+
+  // Every variable is as it is, or rounded like the others.
+  static bool one_form(const Forms& forms) noexcept {
+    const Form* rounded = nullptr;
+    for (const Form& form : forms) {
+      if (form.divide == 1) continue;
+      if (rounded != nullptr && form != *rounded) return false;
+      rounded = &form;
+    }
+    return true;
   }
 
   bool acted(const Forms& forms) const noexcept {

@@ -1,7 +1,8 @@
 // Exact functions of a few integers, found from samples: the arithmetic under ShapeModel. A function is a sum of
 // monomials with rational coefficients, where a monomial is a product of forms, and a form is a variable or a variable
-// divided by a small number and rounded: (x + c) / s. All arithmetic is on integers and cannot overflow unnoticed: a
-// function whose numbers become too large is no function that was found. Plain values; any thread may call.
+// divided by a small number and rounded: (x + c) / s, where c is negative for convolutions without padding. All
+// arithmetic is on integers and cannot overflow unnoticed: a function whose numbers become too large is no function
+// that was found. Plain values; any thread may call.
 #pragma once
 
 #include <array>
@@ -14,12 +15,12 @@ namespace berth::internal::replay {
 
 __extension__ typedef __int128 Wide;
 
-// floor((x + add) / divide). A negative x is no dimension and gives 0.
+// floor((x + add) / divide). A negative x is no dimension and gives 0, as what would be negative does.
 struct Form {
-  std::uint32_t divide = 1;
-  std::uint32_t add = 0;
+  std::int32_t divide = 1;
+  std::int32_t add = 0;
 
-  std::int64_t operator()(std::int64_t x) const noexcept { return x < 0 ? 0 : (x + add) / divide; }
+  std::int64_t operator()(std::int64_t x) const noexcept { return x < 0 || x < -add ? 0 : (x + add) / divide; }
   friend bool operator==(const Form&, const Form&) = default;
 };
 

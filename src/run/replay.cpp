@@ -104,7 +104,7 @@ class Replay::Impl {
     return ready;
   }
 
-  ReplayRun end_run() noexcept {
+  ReplayRun end_run(bool failed) noexcept {
     BoundRun* bound = find_bound();
     if (bound != nullptr && bound->depth > 1) {
       --bound->depth;
@@ -113,7 +113,7 @@ class Replay::Impl {
     RunArena* run = bound != nullptr ? bound->run : sole_.load(std::memory_order_acquire);
     if (run == nullptr) return {};
     if (bound != nullptr) *bound = {};
-    return finish(*run);
+    return finish(*run, failed);
   }
 
   void* allocate(std::uint64_t bytes, std::uint64_t alignment) noexcept {
@@ -451,7 +451,7 @@ class Replay::Impl {
     in_progress_.store(runs_.size(), std::memory_order_relaxed);
   }
 
-  ReplayRun finish(RunArena& run) noexcept {
+  ReplayRun finish(RunArena& run, bool failed) noexcept {
     ReplayRun did;
     ReplayTrace trace;
     ShapePtr shape;
@@ -467,7 +467,8 @@ class Replay::Impl {
       shape = std::move(run.shape);
       records = std::exchange(run.records, false);
       trace_id = run.run_trace;
-      const bool alone = !run.joined && run.unattributed_before == unattributed_.load(std::memory_order_relaxed);
+      const bool alone =
+          !failed && !run.joined && run.unattributed_before == unattributed_.load(std::memory_order_relaxed);
       if (mode == Mode::kRecording) {
         observe = alone && !run.log_lost;
         if (observe) trace = std::exchange(run.recording, {});
@@ -572,8 +573,8 @@ Replay::~Replay() = default;
 Result<void> Replay::begin_run(std::string_view key, Dimensions dimensions) {
   return impl_->begin_run(key, dimensions);
 }
-ReplayRun Replay::end_run() noexcept {
-  return impl_->end_run();
+ReplayRun Replay::end_run(bool failed) noexcept {
+  return impl_->end_run(failed);
 }
 void* Replay::allocate(std::size_t bytes, std::size_t alignment) noexcept {
   return impl_->allocate(bytes, alignment);

@@ -49,6 +49,36 @@ TEST(ExactFit, FindsWhatAConvolutionWithoutPaddingNeeds) {
   EXPECT_TRUE(all_give(finder.fit(at(points, bytes), 48), {512, 80}, 4u * 510 * 78));
 }
 
+TEST(ExactFit, FindsBatchesOfImagesThatConvolutionsWithoutPaddingAndPoolsMakeSmaller) {
+  std::mt19937 random(std::random_device{}());
+  const auto draw = [&] {
+    return std::vector<std::int64_t>{static_cast<std::int64_t>(1 + random() % 60),
+                                     static_cast<std::int64_t>(20 + random() % 100),
+                                     static_cast<std::int64_t>(20 + random() % 100)};
+  };
+  for (int turn = 0; turn < 20; ++turn) {
+    Points points;
+    for (int i = 0; i < 6; ++i) points.push_back(draw());
+    FunctionFinder finder(points);
+    const auto convolve = [](std::int64_t x) { return x - 2; };
+    const auto halve = [](std::int64_t x) { return (x + 1) / 2; };
+    const auto once = [&](std::int64_t x) { return convolve(x); };
+    const auto twice = [&](std::int64_t x) { return convolve(halve(convolve(x))); };
+    const auto thrice = [&](std::int64_t x) { return convolve(twice(x)); };
+    const auto check = [&](const auto& side) {
+      const auto bytes = [&](const auto& p) { return static_cast<std::uint64_t>(40 * p[0] * side(p[1]) * side(p[2])); };
+      const std::vector<ExactFunction> found = finder.fit(at(points, bytes), 48);
+      for (int i = 0; i < 20; ++i) {
+        const std::vector<std::int64_t> point = draw();
+        EXPECT_TRUE(all_give(found, point, bytes(point))) << point[0] << ' ' << point[1] << ' ' << point[2];
+      }
+    };
+    check(once);
+    check(twice);
+    check(thrice);
+  }
+}
+
 TEST(ExactFit, FindsTheSquareThatAttentionNeeds) {
   const Points points{{1, 16}, {2, 24}, {4, 40}, {3, 64}};
   const auto bytes = [](const auto& p) { return static_cast<std::uint64_t>(p[0] * 8 * p[1] * p[1] * 4); };

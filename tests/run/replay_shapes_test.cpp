@@ -196,6 +196,23 @@ TEST(ReplayShapes, AWrongPredictionCostsADeviationAndIsLearnedFrom) {
   EXPECT_EQ(again.planned, 2u);
 }
 
+TEST(ReplayShapes, LearnsNothingFromARunThatFailed) {
+  Engine engine(image_network());
+  for (const Dims& dims : std::vector<Dims>{{1, 3, 320, 320}, {1, 3, 640, 320}, {1, 3, 320, 640}}) engine.run(dims);
+  // The engine stops at its second request, for shapes with and without a plan.
+  for (const std::int64_t batch : {1, 5})
+    for (std::int64_t width = 30; width < 50; ++width) {
+      ASSERT_TRUE(engine.replay->begin_run("model", Dims{batch, 3, 64, width}));
+      engine.replay->release(engine.replay->allocate(12'345));
+      const ReplayRun failed = engine.replay->end_run(true);
+      EXPECT_EQ(failed.requests, 1u);
+    }
+  const ReplayRun run = engine.run({1, 3, 480, 960});
+  EXPECT_TRUE(run.predicted);
+  EXPECT_EQ(run.planned, run.requests);
+  EXPECT_EQ(engine.replay->trace("model", Dims{5, 3, 64, 40}), nullptr);
+}
+
 // Sound of any length: a convolution whose workspace is as large as its unfolded input up to some number of frames, and
 // of a fixed size beyond; one that works in blocks of frames; and its tensors.
 Network sound_network(std::int64_t border, std::int64_t block) {

@@ -47,11 +47,11 @@ class [[nodiscard]] EngineRun {
   }
   EngineRun(const EngineRun&) = delete;
   EngineRun& operator=(const EngineRun&) = delete;
-  // Ends the run now and returns its result.
-  ReplayRun end() noexcept {
+  // Ends the run now and returns its result. `failed`: the engine gave an error, so nothing is learned from the run.
+  ReplayRun end(bool failed = false) noexcept {
     Replay* replay = replay_;
     replay_ = nullptr;
-    return replay != nullptr ? replay->end_run() : ReplayRun{};
+    return replay != nullptr ? replay->end_run(failed) : ReplayRun{};
   }
 
  private:

@@ -179,8 +179,9 @@ class Replay {
   // the end of another run: the caller must hold no lock that ends runs.
   Result<void> begin_run(std::string_view key, Dimensions dimensions = {});
 
-  // Ends the run of the calling thread, or, if that has none, the only run in progress, and returns its result.
-  ReplayRun end_run() noexcept;
+  // Ends the run of the calling thread, or, if that has none, the only run in progress, and returns its result. Nothing
+  // is learned from a run that failed: it may have stopped anywhere.
+  ReplayRun end_run(bool failed = false) noexcept;
 
   // Returns at least `bytes` bytes. Null for zero bytes, or if the pool has no memory. While a run follows its plan:
   // O(1), no heap allocation, no lock that another run takes. Otherwise O(log live) to search and O(live) to insert.

@@ -115,10 +115,12 @@ class InferenceSession(_engine.InferenceSession):
         _keep_arena(run_options)
         kind = kind.encode("utf-8", "backslashreplace").decode()  # a name may be no Unicode text
         self._runs.begin(kind, dimensions)
+        failed = True
         try:
             yield
+            failed = False
         finally:
-            self._runs.end(kind, dimensions)
+            self._runs.end(kind, dimensions, failed)
 
 
 class IOBinding(_engine.IOBinding):
