@@ -28,6 +28,22 @@ class ArrivalDevice final : public Device {
   }
 };
 
+// While one exists, arrivals are told. Under the engine's mutex.
+class Listening {
+ public:
+  Listening(Served& served, std::uint64_t id, std::uint64_t generation)
+      : served_(served), id_(id), generation_(generation) {
+    served_.listen(id_, generation_);
+  }
+  ~Listening() { served_.stop_listening(id_, generation_); }
+  Listening(const Listening&) = delete;
+  Listening& operator=(const Listening&) = delete;
+
+ private:
+  Served& served_;
+  const std::uint64_t id_, generation_;
+};
+
 }  // namespace
 
 DevicePtr make_arrival_device(std::uint32_t rank) {
@@ -62,6 +78,7 @@ Result<Timepoint> ArrivalQueue::at(std::uint64_t count) {
 Result<void> ArrivalQueue::do_wait(std::uint64_t value) {
   const Clock::time_point asked = Clock::now();
   const MutexLock lock(engine_.mutex);
+  const Listening listening(served_, id_, generation_);
   while (true) {
     const auto seen = served_.arrivals(id_, generation_);
     if (!seen) return seen.error();

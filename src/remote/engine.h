@@ -73,14 +73,18 @@ class Engine {
 
   // Starts the progress thread. Requires: called once; one card per rank.
   void start(std::vector<Card> cards, Handler handler, Accept accept);
-  // True if puts are sent as messages. UCX before 1.16 emulates puts over TCP, and ends the process that receives one
-  // from a rank that has just died.
+  // True if puts are sent as messages, and ranks connect when they join. UCX before 1.16 emulates puts over TCP, and
+  // ends the process that receives one from a rank that has just died; and so it does with a process whose peer dies
+  // while the two connect.
   bool sends_data() const noexcept { return ucx_->minor < 16; }
   // Says goodbye, ends the progress thread and closes all endpoints; what is in flight ends. Only unmap() and destroy()
   // may be called afterwards. Requires: not the progress thread.
   void stop() noexcept;
   const Card& card(std::uint32_t rank) const noexcept { return peers_[rank].card; }
   bool same_host(std::uint32_t rank) const noexcept;
+  // True if the kernel may copy between this process and the rank's: it is on this machine, and the transports do not
+  // exclude that.
+  bool is_near(std::uint32_t rank) const noexcept;
 
   Mutex mutex;
 
@@ -88,6 +92,7 @@ class Engine {
   // kDeviceLost with the rank; otherwise nothing.
   Result<void> check(std::uint32_t rank) const BERTH_REQUIRES(mutex);
   bool is_lost(std::uint32_t rank) const BERTH_REQUIRES(mutex) { return peers_[rank].why.has_value(); }
+  bool has_heard_from(std::uint32_t rank) const BERTH_REQUIRES(mutex) { return peers_[rank].heard; }
   void lose(std::uint32_t rank, Error why) BERTH_REQUIRES(mutex);
 
   // Sends a message, without waiting. A failure loses the rank.
@@ -101,13 +106,11 @@ class Engine {
   // The same, waiting for the reply.
   Result<Message> ask_and_wait(std::uint32_t to, Message request) BERTH_REQUIRES(mutex);
 
-  // Starts to copy between this process and memory of another rank. `done` may be empty; it is called with the mutex
-  // held when the local bytes may be reused. A failure loses the rank, and the call is done then.
+  // Starts to copy to memory of another rank. `done` may be empty; it is called with the mutex held when the local
+  // bytes may be reused. A failure loses the rank, and the call is done then.
   using Done = std::function<void(bool succeeded)>;
   void put(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::span<const std::byte> source,
            const TicketPtr& ticket, Done done = {}) BERTH_REQUIRES(mutex);
-  void get(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::span<std::byte> target,
-           const TicketPtr& ticket) BERTH_REQUIRES(mutex);
   // `done` is called when everything that was put to the rank before is in its memory: at once if it is already.
   void flush(std::uint32_t rank, Done done) BERTH_REQUIRES(mutex);
   // Lets a rank write here, for a read that it serves, until forget_target().
@@ -150,6 +153,7 @@ class Engine {
     Card card{};
     ucx::Endpoint endpoint = nullptr;
     std::optional<Error> why{};           // it is lost
+    bool heard = false;                   // a message of it has come
     std::uint32_t outstanding = 0;        // operations and requests that it owes an answer
     Clock::time_point quiet_since{};      // its last sign of life, or the first of the outstanding
     std::uint64_t puts = 0, flushed = 0;  // puts started, and those known to be in its memory

@@ -122,6 +122,7 @@ Result<std::shared_ptr<Member>> Member::join(ClusterOptions options) {
                  .ucx_major = engine->driver().major,
                  .ucx_minor = engine->driver().minor,
                  .lends = options.lends,
+                 .process = static_cast<std::uint32_t>(getpid()),
                  .loopback = static_cast<std::uint8_t>(loopback),
                  .host = host_identity(),
                  .network = network_identity(),
@@ -144,8 +145,33 @@ Result<std::shared_ptr<Member>> Member::join(ClusterOptions options) {
       [raw = member.get()](std::uint32_t from, std::uint64_t address, std::size_t bytes) {
         return raw->served_->accept(from, address, bytes);
       });
+  if (engine->sends_data()) BERTH_TRY(member->connect_all(deadline));
   offer(member);
   return member;
+}
+
+Result<void> Member::connect_all(Deadline deadline) {
+  const auto ask = [this](std::uint32_t first, std::uint32_t last) -> Result<void> {
+    const MutexLock lock(engine_->mutex);
+    for (std::uint32_t other = first; other < last; ++other)
+      BERTH_TRY(engine_->ask_and_wait(other, {.kind = Kind::kFlush}));
+    return {};
+  };
+  // The lower rank of two begins: UCX has trouble with two that begin at once.
+  for (std::uint32_t lower = 0; lower < rank(); ++lower) {
+    const MutexLock lock(engine_->mutex);
+    const auto came = [&] {
+      engine_->mutex.assert_held();
+      return engine_->has_heard_from(lower) || engine_->is_lost(lower);
+    };
+    if (!engine_->wait_until(came, deadline))
+      return Error(Code::kDeviceUnavailable, Layer::kDevice, "rank {} did not connect within {} ms", lower,
+                   options_.give_up_after.count());
+    BERTH_TRY(engine_->check(lower));
+  }
+  BERTH_TRY(ask(rank() + 1, ranks()));
+  BERTH_TRY(ask(0, rank()));
+  return barrier();
 }
 
 Result<DevicePtr> Member::open_device(std::uint32_t rank) {
@@ -170,18 +196,26 @@ bool Member::owns(const Device& device) const {
 }
 
 Result<RegionPtr> Member::region(std::uint32_t rank, const Message& answer, std::uint64_t address, std::uint64_t bytes,
-                                 bool leased) {
+                                 const NearWindow::Place* note) {
   auto region = std::make_shared<Region>();
   region->rank = rank;
   region->address = address;
   region->bytes = bytes;
-  if (leased) {
+  if (note != nullptr) {
+    if (engine_->is_near(rank)) region->near = NearWindow::open(*note);
+  } else {
     const Engine::Pointer pointer = engine_->pointer(rank, answer.payload, address);
     region->host = pointer.address;
     region->key = pointer.key;
   }
-  if (region->key == nullptr) {
-    BERTH_TRY_ASSIGN(region->key, engine_->unpack(rank, answer.payload));
+  if (region->key == nullptr && region->near == nullptr) {
+    const auto key = engine_->unpack(rank, answer.payload);
+    if (!key) {
+      // UCX attaches to shared memory, which goes with its process: a rank that has just ended should be named.
+      BERTH_TRY(engine_->ask_and_wait(rank, {.kind = Kind::kFlush}));
+      return key.error();
+    }
+    region->key = *key;
   }
   return region;
 }
@@ -192,7 +226,7 @@ Result<RegionPtr> Member::lease(std::uint32_t rank, std::size_t bytes) {
   const MutexLock lock(engine_->mutex);
   BERTH_TRY_ASSIGN(const Message answer, engine_->ask_and_wait(rank, {.kind = Kind::kLease, .numbers = {bytes}}));
   const auto& numbers = answer.numbers;
-  BERTH_TRY_ASSIGN(RegionPtr lease, region(rank, answer, numbers[3], numbers[4], true));
+  BERTH_TRY_ASSIGN(RegionPtr lease, region(rank, answer, numbers[3], numbers[4], nullptr));
   lease->id = numbers[1];
   lease->generation = numbers[2];
   return lease;
@@ -216,9 +250,15 @@ Result<Buffer> Member::import(const RemoteWindow& window) {
     // One region for all imports of a window, so that a revocation finds all that is in flight.
     Import& import = imports_[{window.rank, window.id}];
     if (import.region == nullptr) {
-      auto made = this->region(window.rank, answer, numbers[1], numbers[2], false);
+      const NearWindow::Place note{.process = static_cast<pid_t>(engine_->card(window.rank).process),
+                                   .address = numbers[4],
+                                   .note = numbers[5],
+                                   .generation = window.generation};
+      auto made = this->region(window.rank, answer, numbers[1], numbers[2], &note);
       if (!made) {
-        imports_.erase({window.rank, window.id});
+        // Another thread may have imported it meanwhile.
+        const auto found = imports_.find({window.rank, window.id});
+        if (found != imports_.end() && found->second.region == nullptr) imports_.erase(found);
         return made.error();
       }
       import.region = *std::move(made);

@@ -47,11 +47,13 @@ class Member final : public Offer, public std::enable_shared_from_this<Member> {
 
  private:
   Member(ClusterOptions options, std::shared_ptr<Engine> engine);
+  // Every rank with every other, one of two at a time, and back again, so that nothing of it is under way later.
+  Result<void> connect_all(Deadline deadline);
   void handle(const Message& message) BERTH_REQUIRES(engine_->mutex);
   void count_arrival(std::uint32_t rank, std::uint64_t epoch) BERTH_REQUIRES(engine_->mutex);
-  // Only leases are memory that UCX allocated, which may have a pointer here.
+  // Leases have no note. Only they are memory that UCX allocated, which may have a pointer here.
   Result<RegionPtr> region(std::uint32_t rank, const Message& answer, std::uint64_t address, std::uint64_t bytes,
-                           bool leased) BERTH_REQUIRES(engine_->mutex);
+                           const NearWindow::Place* note) BERTH_REQUIRES(engine_->mutex);
 
   const ClusterOptions options_;
   const std::shared_ptr<Engine> engine_;

@@ -8,6 +8,7 @@
 
 #include "berth/memory/kernel.h"
 #include "remote/engine.h"
+#include "remote/near_window.h"
 
 namespace berth::internal::remote {
 
@@ -20,6 +21,7 @@ struct Region {
   Access access = Access::kReadWrite;
   bool is_window = false;
   ucx::Key key = nullptr;
+  std::unique_ptr<NearWindow> near{};  // of a window whose owner is on this machine, if the kernel copies
   std::byte* host = nullptr;  // the same memory in this process, if both are on one machine and UCX allocated it
 
   // Guarded by the engine's mutex.

@@ -49,19 +49,17 @@ Result<void> RemoteQueue::do_fill(const Window& target, std::uint8_t value) {
 }
 
 Result<void> RemoteQueue::do_submit(std::uint64_t value) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> arrivals;
-  for (const auto& [id, region] : std::exchange(written_, {})) arrivals.emplace_back(id, region->generation);
+  auto written = std::exchange(written_, {});
   const MutexLock lock(engine_.mutex);
   BERTH_TRY(engine_.check(device_.rank()));
-  engine_.flush(device_.rank(), [&engine = engine_, rank = device_.rank(), state = state_, value,
-                                 arrivals = std::move(arrivals)](bool succeeded) {
-    engine.mutex.assert_held();
-    if (!succeeded) return;
-    // Only now: the owner may use the bytes as soon as it hears of them.
-    for (const auto& [id, generation] : arrivals)
-      engine.send(rank, {.kind = Kind::kArrived, .numbers = {id, generation, 1}});
-    state->done = std::max(state->done, value);
-  });
+  engine_.flush(device_.rank(),
+                [&engine = engine_, state = state_, value, written = std::move(written)](bool succeeded) {
+                  engine.mutex.assert_held();
+                  if (!succeeded) return;
+                  // Only now: the owner may use the bytes as soon as it hears of them.
+                  for (const auto& [id, region] : written) arrive(engine, *region);
+                  state->done = std::max(state->done, value);
+                });
   return {};
 }
 

@@ -83,10 +83,8 @@ void Served::handle(const Message& message) {
       if (auto entry = find(message.numbers[0], message.numbers[1])) (*entry)->importers.erase(message.from);
       return;
     case Kind::kArrived:
-      if (auto entry = find(message.numbers[0], message.numbers[1]); entry && !(*entry)->is_lease) {
+      if (auto entry = find(message.numbers[0], message.numbers[1]); entry && !(*entry)->is_lease)
         (*entry)->arrived += message.numbers[2];
-        (*entry)->last_arrival = Clock::now();
-      }
       return;
     default: return;
   }
@@ -135,8 +133,21 @@ Result<Message> Served::import(const Message& request) {
   BERTH_TRY_ASSIGN(Entry* const entry, find(request.numbers[0], request.numbers[1]));
   if (entry->is_lease) return stale(request.numbers[0]);
   entry->importers.insert(request.from);
+  std::uint64_t address = 0, place = 0;
+  if (engine_.is_near(request.from)) {
+    auto found = entry->notes.find(request.from);
+    if (found == entry->notes.end())
+      if (Note* const taken = board_.take()) found = entry->notes.emplace(request.from, taken).first;
+    if (found != entry->notes.end()) {
+      Note& note = *found->second;
+      note.generation = entry->generation;
+      note.listens = entry->listeners;
+      address = reinterpret_cast<std::uint64_t>(&note);
+      place = board_.place_of(note);
+    }
+  }
   return Message{.numbers = {kOkReply, reinterpret_cast<std::uint64_t>(entry->mapping.address), entry->mapping.bytes,
-                             static_cast<std::uint64_t>(entry->access)},
+                             static_cast<std::uint64_t>(entry->access), address, place},
                  .payload = entry->mapping.key};
 }
 
@@ -215,6 +226,7 @@ Result<void> Served::close(const RemoteWindow& window) {
   BERTH_TRY_ASSIGN(Entry* const entry, find(window.id, window.generation));
   if (window.rank != engine_.options().rank || entry->is_lease) return stale(window.id);
   entry->closing = true;  // nothing new starts here
+  for (const auto& [importer, note] : entry->notes) note->generation = 0;
   const auto open = std::make_shared<std::size_t>(entry->importers.size());
   for (const std::uint32_t importer : entry->importers) {
     // A lost rank has nothing in flight: its connection is closed.
@@ -223,6 +235,9 @@ Result<void> Served::close(const RemoteWindow& window) {
   }
   engine_.wait([&] { return *open == 0 && entry->uses == 0; });
   engine_.unmap(entry->mapping);
+  // A rank that is lost may live on, unknowing, and count: its note is never used again.
+  for (const auto& [importer, note] : entry->notes)
+    if (!engine_.is_lost(importer)) board_.give_back(note);
   closed = std::move(*entry);
   entries_.erase(window.id);
   return {};
@@ -230,11 +245,31 @@ Result<void> Served::close(const RemoteWindow& window) {
 
 Result<Served::Arrivals> Served::arrivals(std::uint64_t id, std::uint64_t generation) {
   engine_.mutex.assert_held();
-  BERTH_TRY_ASSIGN(const Entry* const entry, find(id, generation));
-  Arrivals result{.count = entry->arrived, .last = entry->last_arrival};
+  BERTH_TRY_ASSIGN(Entry* const entry, find(id, generation));
+  std::uint64_t count = entry->arrived;
+  for (const auto& [importer, note] : entry->notes) count += note->arrived.load(std::memory_order_acquire);
+  if (std::exchange(entry->seen, count) != count) entry->last_arrival = Clock::now();
+  Arrivals result{.count = count, .last = entry->last_arrival};
   for (const std::uint32_t importer : entry->importers)
     if (engine_.is_lost(importer)) result.lost = importer;
   return result;
+}
+
+void Served::listen(std::uint64_t id, std::uint64_t generation) {
+  engine_.mutex.assert_held();
+  const auto entry = find(id, generation);
+  if (!entry) return;
+  ++(*entry)->listeners;
+  for (const auto& [importer, note] : (*entry)->notes) note->listens = 1;
+  // A rank that counted before it could see this is seen from here on; see NearWindow::arrive.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void Served::stop_listening(std::uint64_t id, std::uint64_t generation) {
+  engine_.mutex.assert_held();
+  const auto entry = find(id, generation);
+  if (!entry || --(*entry)->listeners > 0) return;
+  for (const auto& [importer, note] : (*entry)->notes) note->listens = 0;
 }
 
 }  // namespace berth::internal::remote

@@ -13,6 +13,7 @@
 #include "berth/remote/window.h"
 #include "berth/tensor/buffer.h"
 #include "remote/engine.h"
+#include "remote/near_window.h"
 
 namespace berth::internal::remote {
 
@@ -40,6 +41,10 @@ class Served {
     std::optional<std::uint32_t> lost{};  // a rank that imported the window
   };
   Result<Arrivals> arrivals(std::uint64_t id, std::uint64_t generation);
+  // Between the two, ranks of this machine send a message when something arrives, which wakes who waits. Before, they
+  // only count. Calls add up.
+  void listen(std::uint64_t id, std::uint64_t generation);
+  void stop_listening(std::uint64_t id, std::uint64_t generation);
 
   std::size_t lent_bytes() const;
   std::size_t windows() const;
@@ -50,12 +55,15 @@ class Served {
     Mapping mapping{};
     Access access = Access::kReadWrite;
     bool is_lease = false;
-    std::uint32_t borrower = 0;           // of a lease
-    Buffer buffer{};                      // of a window
-    std::set<std::uint32_t> importers{};  // of a window
-    std::uint32_t uses = 0;               // pushes in flight
+    std::uint32_t borrower = 0;              // of a lease
+    Buffer buffer{};                         // of a window
+    std::set<std::uint32_t> importers{};     // of a window
+    std::map<std::uint32_t, Note*> notes{};  // of all ranks near that have ever imported it
+    std::uint32_t listeners = 0;
+    std::uint32_t uses = 0;  // pushes in flight
     bool closing = false;
-    std::uint64_t arrived = 0;
+    std::uint64_t arrived = 0;  // by messages
+    std::uint64_t seen = 0;     // arrived by messages and in notes, when somebody asked
     Clock::time_point last_arrival{};
   };
 
@@ -75,6 +83,7 @@ class Served {
   std::size_t lent_ BERTH_GUARDED_BY(engine_.mutex) = 0;
   std::uint64_t last_id_ BERTH_GUARDED_BY(engine_.mutex) = 0;
   std::map<std::uint64_t, Entry> entries_ BERTH_GUARDED_BY(engine_.mutex);
+  NoteBoard board_ BERTH_GUARDED_BY(engine_.mutex);
   std::random_device random_ BERTH_GUARDED_BY(engine_.mutex);
 };
 

@@ -15,7 +15,12 @@ constexpr std::uint32_t kPiecesInFlight = 4;
 // What the owner does in one go, without any byte on the network.
 constexpr std::size_t kOwnerBytes = std::size_t{64} << 20;
 
-// Accesses a region through its pointer: nothing may close it meanwhile.
+Error stale(const Region& region) {
+  return Error(Code::kNotFound, Layer::kDevice, "window {} of rank {} is stale: its owner closed it; ask for a new one",
+               region.id, region.rank);
+}
+
+// Accesses a region without UCX: nothing may close it meanwhile.
 class Use {
  public:
   static Result<Use> begin(Engine& engine, Region& region) {
@@ -53,20 +58,28 @@ struct Answers {
   std::optional<Error> error{};
 };
 
-Result<void> read_by_get(Engine& engine, Region& region, std::size_t offset, std::span<std::byte> target)
-    BERTH_REQUIRES(engine.mutex) {
-  const auto ticket = std::make_shared<Ticket>();
-  Result<void> outcome;
-  for (std::size_t at = 0; outcome && at < target.size(); at += kPieceBytes) {
-    const auto piece = target.subspan(at, std::min(kPieceBytes, target.size() - at));
-    if (outcome = check_usable(engine, region); !outcome) break;
-    engine.get(region.rank, region.key, region.address + offset + at, piece, ticket);
-    engine.wait([&] { return ticket->in_flight < kPiecesInFlight; });
+// What an outcome of the kernel's copy means. Takes the mutex.
+Result<void> outcome_of(Engine& engine, const Region& region, NearWindow::Outcome outcome) {
+  if (outcome == NearWindow::Outcome::kDone) return {};
+  const MutexLock lock(engine.mutex);
+  if (outcome == NearWindow::Outcome::kGone) engine.lose(region.rank, lost_error(region.rank, "its process has ended"));
+  BERTH_TRY(engine.check(region.rank));
+  if (outcome == NearWindow::Outcome::kClosed) return stale(region);
+  return Error(Code::kDriver, Layer::kDevice, "the kernel does not copy between this process and window {} of rank {}",
+               region.id, region.rank);
+}
+
+// Copies between this process and a window on this machine, in pieces: the owner, who wants to close it, waits for one.
+template <class Byte>
+Result<void> copy_near(Engine& engine, Region& region, std::size_t offset, std::span<Byte> local,
+                       NearWindow::Outcome (NearWindow::*copy)(std::uint64_t, std::span<Byte>)) {
+  for (std::size_t at = 0; at < local.size(); at += kPieceBytes) {
+    BERTH_TRY_ASSIGN(const Use use, Use::begin(engine, region));
+    const auto piece = local.subspan(at, std::min(kPieceBytes, local.size() - at));
+    const auto outcome = (*region.near.*copy)(region.address + offset + at, piece);
+    BERTH_TRY(outcome_of(engine, region, outcome));
   }
-  // Until then the target is written to.
-  engine.wait([&] { return ticket->in_flight == 0; });
-  if (!outcome) return outcome;
-  return engine.check(region.rank);
+  return {};
 }
 
 Result<void> read_by_push(Engine& engine, Region& region, std::size_t offset, std::span<std::byte> target)
@@ -102,9 +115,7 @@ Result<void> read_by_push(Engine& engine, Region& region, std::size_t offset, st
 
 Result<void> check_usable(Engine& engine, const Region& region) {
   BERTH_TRY(engine.check(region.rank));
-  if (region.revoked)
-    return Error(Code::kNotFound, Layer::kDevice,
-                 "window {} of rank {} is stale: its owner closed it; ask for a new one", region.id, region.rank);
+  if (region.revoked) return stale(region);
   return {};
 }
 
@@ -126,6 +137,7 @@ Result<void> write(Engine& engine, Region& region, std::size_t offset, std::span
     copy_host(region.host + offset, source.data(), source.size());
     return {};
   }
+  if (region.near != nullptr) return copy_near(engine, region, offset, source, &NearWindow::write);
   const MutexLock lock(engine.mutex);
   Result<void> outcome;
   for (std::size_t at = 0; at < source.size(); at += kPieceBytes) {
@@ -137,6 +149,14 @@ Result<void> write(Engine& engine, Region& region, std::size_t offset, std::span
   if (reuse) engine.wait([&] { return ticket->in_flight == 0; });
   if (!outcome) return outcome;
   return engine.check(region.rank);
+}
+
+void arrive(Engine& engine, Region& region) {
+  // The note of a window that is closed may be another's.
+  if (region.revoked || engine.is_lost(region.rank)) return;
+  if (region.near != nullptr && !region.near->arrive()) return;
+  const std::uint64_t count = region.near != nullptr ? 0 : 1;
+  engine.send(region.rank, {.kind = Kind::kArrived, .numbers = {region.id, region.generation, count}});
 }
 
 Result<void> flush(Engine& engine, std::span<const std::uint32_t> ranks) {
@@ -154,15 +174,13 @@ Result<void> read(Engine& engine, Region& region, std::size_t offset, std::span<
     copy_host(target.data(), region.host + offset, target.size());
     return {};
   }
+  if (region.near != nullptr) return copy_near(engine, region, offset, target, &NearWindow::read);
   const MutexLock lock(engine.mutex);
   BERTH_TRY(check_usable(engine, region));
   BERTH_TRY(flush(engine, region.rank));
   BERTH_TRY(check_usable(engine, region));
   ++region.uses;
-  // Over TCP, UCX emulates a get at half the speed of a put.
-  const bool fetches = !engine.sends_data() && engine.same_host(region.rank) &&
-                       engine.options().transports.find("cma") != std::string::npos;
-  auto outcome = fetches ? read_by_get(engine, region, offset, target) : read_by_push(engine, region, offset, target);
+  auto outcome = read_by_push(engine, region, offset, target);
   --region.uses;
   answer_revocations(engine, region);
   return outcome;

@@ -70,6 +70,7 @@ Bytes encode(const Card& card, const Sealer& sealer) {
   out.u32(card.ucx_major);
   out.u32(card.ucx_minor);
   out.u64(card.lends);
+  out.u32(card.process);
   out.u8(card.loopback);
   out.text(card.host);
   out.text(card.network);
@@ -92,6 +93,7 @@ Result<Card> decode_card(std::span<const std::byte> bytes, std::uint32_t rank, c
   card.ucx_major = in.u32();
   card.ucx_minor = in.u32();
   card.lends = in.u64();
+  card.process = in.u32();
   card.loopback = in.u8();
   card.host = in.text();
   card.network = in.text();

@@ -18,7 +18,7 @@ namespace berth::internal::remote {
 using Bytes = std::vector<std::byte>;
 
 // Counts changes of what follows. Ranks of different versions refuse each other.
-inline constexpr std::uint32_t kProtocol = 1;
+inline constexpr std::uint32_t kProtocol = 2;
 
 // Appends numbers and bytes.
 class Writer {
@@ -61,6 +61,7 @@ struct Card {
   std::uint32_t ucx_major = 0;
   std::uint32_t ucx_minor = 0;
   std::uint64_t lends = 0;    // bytes that the others may lease
+  std::uint32_t process = 0;  // its number, as it calls itself
   std::uint8_t loopback = 0;  // 1: it listens on the loopback interface only
   std::string host{};         // identifies the machine and its boot
   std::string network{};      // identifies the network namespace
@@ -74,13 +75,13 @@ Result<Card> decode_card(std::span<const std::byte> bytes, std::uint32_t rank, c
 enum class Kind : std::uint8_t {
   kReply,    // numbers: code or kOkReply, then what the request says; payload: text of an error
   kLease,    // bytes -> id, generation, address, bytes; payload: key
-  kImport,   // id, generation -> address, bytes, access; payload: key
+  kImport,   // id, generation -> address, bytes, access, address and place of its note or 0; payload: key
   kRelease,  // id, generation: the sender will not use it again
   kRevoke,   // id, generation: the sender is about to close it -> nothing, when no access is in flight
   kPush,     // id, generation, offset, bytes, address; payload: key -> nothing, when the bytes are at the address
   kCopy,     // id, generation, offset, id, generation, offset, bytes -> nothing
   kFill,     // id, generation, offset, bytes, value -> nothing
-  kArrived,  // id, generation, count: of submits that wrote to it and are complete
+  kArrived,  // id, generation, count: of submits that wrote to it and are complete; 0 if the note counts them
   kBarrier,  // epoch
   kGo,       // epoch: every rank has called barrier()
   kGoodbye,  // the sender leaves the cluster

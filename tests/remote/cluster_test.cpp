@@ -7,6 +7,7 @@
 #include <future>
 #include <thread>
 
+#include "base/os/process_memory.h"
 #include "berth/berth.h"
 #include "devices/remote/ucx_driver.h"
 #include "remote/rank_process.h"
@@ -302,12 +303,7 @@ TEST_F(ClusterTest, HearsOfWhatArrives) {
   const RemoteWindow window = cluster->open(near).value();
   const Timepoint first = cluster->arrived(window, 1).value(), third = cluster->arrived(window, 3).value();
   EXPECT_FALSE(is_reached(first));
-  std::string text;
-  for (const std::byte each : window.to_bytes()) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(each));
-    text += digits;
-  }
+  const std::string text = test::word_of(window);
   EXPECT_EQ(other.ask("put " + text + " 5"), "ok");
   EXPECT_TRUE(wait(first).has_value());
   EXPECT_TRUE(contents(near) == test::rank_pattern_bytes(5, 100'000));
@@ -322,6 +318,67 @@ TEST_F(ClusterTest, HearsOfWhatArrives) {
   EXPECT_EQ(other.answer(), "ok");
   EXPECT_TRUE(is_reached(cluster->arrived(window, 0).value()));
   EXPECT_TRUE(cluster->close(window).has_value());
+}
+
+// Each rank counts for itself, and goes on counting when it imports the window again.
+TEST_F(ClusterTest, CountsWhatArrivesFromSeveralRanks) {
+  for (const char* transports : {"", "tcp"}) {
+    const JobFolder folder;
+    RankProcess one(folder, 1, 3, {.transports = transports}), two(folder, 2, 3, {.transports = transports});
+    const auto cluster = Cluster::join({.exchange = folder.exchange(0, 3), .transports = transports}).value();
+    EXPECT_EQ(one.joined(), "ok joined");
+    EXPECT_EQ(two.joined(), "ok joined");
+    const auto near = Buffer::allocate(device("CPU").value(), u8, {5000}, {.zero = true}).value();
+    const RemoteWindow window = cluster->open(near).value();
+    const std::string text = test::word_of(window);
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_EQ(one.ask("put " + text + " 1"), "ok");
+      EXPECT_EQ(two.ask("put " + text + " 2"), "ok");
+    }
+    EXPECT_TRUE(wait(cluster->arrived(window, 6).value()).has_value());
+    EXPECT_FALSE(is_reached(cluster->arrived(window, 7).value()));
+    // A thread that sleeps until then is woken.
+    auto seventh =
+        std::async(std::launch::async, [&] { return wait(cluster->arrived(window, 7).value()).has_value(); });
+    EXPECT_EQ(seventh.wait_for(50ms), std::future_status::timeout);
+    EXPECT_EQ(one.ask("put " + text + " 1"), "ok");
+    EXPECT_TRUE(seventh.get());
+    EXPECT_TRUE(cluster->close(window).has_value());
+  }
+}
+
+// One machine: nothing is asked of the owner, who may be busy, or stopped.
+TEST_F(ClusterTest, UsesAWindowWhileItsOwnerDoesNothing) {
+  RankProcess other(folder_, 1, 2);
+  const auto cluster = join(2, {.give_up_after = 60s}).value();
+  EXPECT_EQ(other.joined(), "ok joined");
+  const std::size_t bytes = (5 << 20) + 3;
+  const auto far = cluster->import(other.open("w", bytes, Access::kReadWrite, 7)).value();
+  if (internal::ProcessMemory::open(std::stoi(other.value("pid"))) == nullptr)
+    GTEST_SKIP() << "this system does not let a process at the memory of another";
+  other.stop();
+  EXPECT_TRUE(contents(far) == test::rank_pattern_bytes(7, bytes));
+  EXPECT_TRUE(far.copyin(test::rank_pattern_bytes(8, bytes)).has_value());
+  EXPECT_TRUE(contents(far) == test::rank_pattern_bytes(8, bytes));
+  other.resume();
+  EXPECT_EQ(other.ask("holds w 8"), "ok");
+  EXPECT_EQ(other.ask("arrived w 1"), "ok");
+}
+
+// Where the number of a process means another one, as in a container, or the kernel refuses: by UCX.
+TEST_F(ClusterTest, UsesUcxWhereTheKernelCannotCopy) {
+  if (std::system("unshare --pid --fork true 2>/dev/null") != 0)
+    GTEST_SKIP() << "this process may not make PID namespaces, which needs root";
+  RankProcess other(folder_, 1, 2, {.before = {"unshare", "--pid", "--fork", "--kill-child"}});
+  const auto cluster = join(2, {.give_up_after = 60s}).value();
+  EXPECT_EQ(other.joined(), "ok joined");
+  EXPECT_LT(std::stoi(other.value("pid")), 10) << "its own numbers";
+  const std::size_t bytes = (5 << 20) + 3;
+  const auto far = cluster->import(other.open("w", bytes, Access::kReadWrite, 7)).value();
+  EXPECT_TRUE(contents(far) == test::rank_pattern_bytes(7, bytes));
+  EXPECT_TRUE(far.copyin(test::rank_pattern_bytes(8, bytes)).has_value());
+  EXPECT_EQ(other.ask("arrived w 1"), "ok");
+  EXPECT_EQ(other.ask("holds w 8"), "ok");
 }
 
 TEST_F(ClusterTest, GivesUpOnAnArrivalThatDoesNotCome) {

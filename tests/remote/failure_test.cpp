@@ -180,18 +180,35 @@ TEST_P(RemoteFailure, GivesUpOnARankThatIsSilent) {
   expect_lost(far.copyin(Bytes(64 << 20)), 1);
 }
 
+// It was given up on, does not know it, and goes on. What it writes to must not be the memory of a closed window.
+TEST_P(RemoteFailure, RefusesTheWritesOfARankThatWasGivenUp) {
+  RankProcess one(folder_, 1, 2, options());
+  const auto cluster = join(2, 1500ms);
+  EXPECT_EQ(one.joined(), "ok joined");
+  const std::size_t bytes = 300'000;
+  const auto near = Buffer::allocate(device("CPU").value(), u8, {bytes}).value();
+  near.copyin(test::rank_pattern_bytes(3, bytes)).value();
+  const RemoteWindow window = cluster->open(near).value();
+  EXPECT_EQ(one.ask("keep " + test::word_of(window)), "ok");
+  one.stop();
+  one.send("write 4");
+  EXPECT_TRUE(cluster->close(window).has_value());
+  EXPECT_EQ(cluster->lost(), std::vector<std::uint32_t>{1});
+  one.resume();
+  const std::string answer = one.answer();
+  EXPECT_EQ(answer.substr(0, 6), "error ") << answer;
+  Bytes back(bytes);
+  near.copyout(back).value();
+  EXPECT_TRUE(back == test::rank_pattern_bytes(3, bytes));
+}
+
 TEST_P(RemoteFailure, EndsWaitsForArrivalsOfALostRank) {
   RankProcess one(folder_, 1, 2, options());
   const auto cluster = join(2);
   EXPECT_EQ(one.joined(), "ok joined");
   const auto near = Buffer::allocate(device("CPU").value(), u8, {4096}).value();
   const RemoteWindow window = cluster->open(near).value();
-  std::string text;
-  for (const std::byte each : window.to_bytes()) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(each));
-    text += digits;
-  }
+  const std::string text = test::word_of(window);
   // The import is dropped when the put is done, so this rank is no writer any more when it dies; a second one is.
   EXPECT_EQ(one.ask("keep " + text), "ok");
   const Timepoint moment = cluster->arrived(window, 1).value();
@@ -238,8 +255,6 @@ TEST_P(RemoteFailure, NeverHangsNorLiesWhenARankDiesAtARandomMoment) {
     RankProcess one(folder, 1, 2, options());
     const auto cluster =
         Cluster::join({.exchange = folder.exchange(0, 2), .transports = GetParam(), .give_up_after = 60s}).value();
-    const auto opened = cluster->device(1);
-    ASSERT_TRUE(opened.has_value()) << opened.error().message();
     const auto wait_ms = std::uniform_int_distribution<int>(0, 60)(random);
     std::jthread killer([&one, wait_ms] {
       std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
@@ -253,6 +268,8 @@ TEST_P(RemoteFailure, NeverHangsNorLiesWhenARankDiesAtARandomMoment) {
       alive = false;
       return false;
     };
+    const auto opened = cluster->device(1);
+    works(opened);
     while (alive && std::chrono::steady_clock::now() < until) {
       const std::size_t bytes = std::uniform_int_distribution<std::size_t>(1, 6 << 20)(random);
       const std::uint64_t shade = random();

@@ -182,6 +182,17 @@ class RankProcess {
   std::string read_;
 };
 
+// A window as a word of a command.
+inline std::string word_of(const RemoteWindow& window) {
+  std::string text;
+  for (const std::byte each : window.to_bytes()) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(each));
+    text += digits;
+  }
+  return text;
+}
+
 inline std::byte rank_pattern(std::uint64_t seed, std::uint64_t i) {
   return static_cast<std::byte>((i * 131 + i / 251 * 7 + seed) & 0xff);
 }

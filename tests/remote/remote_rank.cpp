@@ -140,6 +140,13 @@ class Rank {
       kept_.push_back(*std::move(imported));
       return "ok";
     }
+    if (command == "write") {  // write SEED: the pattern into the window that was kept last
+      std::uint64_t seed = 0;
+      words >> seed;
+      std::vector<std::byte> bytes(kept_.back().size());
+      for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(seed, i);
+      return answer_of(kept_.back().copyin(bytes));
+    }
     if (command == "barrier") return answer_of(cluster_->barrier());
     if (command == "lost") {
       std::string text = "ok";

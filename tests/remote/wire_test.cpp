@@ -59,6 +59,7 @@ Card some_card() {
           .ucx_major = 1,
           .ucx_minor = 13,
           .lends = std::uint64_t{5} << 33,
+          .process = 4711,
           .loopback = 1,
           .host = "machine/boot",
           .network = "net:[1]",
@@ -73,6 +74,7 @@ TEST(RemoteWire, BringsACardBack) {
   EXPECT_EQ(back->ranks, 9u);
   EXPECT_EQ(back->ucx_minor, 13u);
   EXPECT_EQ(back->lends, card.lends);
+  EXPECT_EQ(back->process, 4711u);
   EXPECT_EQ(back->loopback, 1);
   EXPECT_EQ(back->host, card.host);
   EXPECT_EQ(back->network, card.network);

@@ -166,42 +166,40 @@ struct MemoryAttributes {
 
 // Every function that is called: BERTH_UCX_FUNCTIONS(X) expands X(name, result, parameters), where the library's symbol
 // is "ucp_" and the name.
-#define BERTH_UCX_FUNCTIONS(X)                                                                                       \
-  X(get_version, void, (unsigned* major, unsigned* minor, unsigned* release))                                        \
-  X(config_read, Status, (const char* prefix, const char* file, Config* config))                                     \
-  X(config_modify, Status, (Config config, const char* name, const char* value))                                     \
-  X(config_release, void, (Config config))                                                                           \
-  X(init_version, Status, (unsigned major, unsigned minor, const Params* params, Config config, Context* context))   \
-  X(cleanup, void, (Context context))                                                                                \
-  X(worker_create, Status, (Context context, const WorkerParams* params, Worker* worker))                            \
-  X(worker_destroy, void, (Worker worker))                                                                           \
-  X(worker_get_address, Status, (Worker worker, Address * address, std::size_t * bytes))                             \
-  X(worker_release_address, void, (Worker worker, Address address))                                                  \
-  X(worker_progress, unsigned, (Worker worker))                                                                      \
-  X(worker_get_efd, Status, (Worker worker, int* descriptor))                                                        \
-  X(worker_arm, Status, (Worker worker))                                                                             \
-  X(worker_signal, Status, (Worker worker))                                                                          \
-  X(worker_set_am_recv_handler, Status, (Worker worker, const MessageHandler* handler))                              \
-  X(ep_create, Status, (Worker worker, const EndpointParams* params, Endpoint* endpoint))                            \
-  X(ep_close_nbx, StatusOrRequest, (Endpoint endpoint, const RequestParams* params))                                 \
-  X(ep_flush_nbx, StatusOrRequest, (Endpoint endpoint, const RequestParams* params))                                 \
-  X(am_send_nbx, StatusOrRequest,                                                                                    \
-    (Endpoint endpoint, unsigned id, const void* header, std::size_t header_bytes, const void* data,                 \
-     std::size_t bytes, const RequestParams* params))                                                                \
-  X(put_nbx, StatusOrRequest,                                                                                        \
-    (Endpoint endpoint, const void* data, std::size_t bytes, std::uint64_t address, Key key,                         \
-     const RequestParams* params))                                                                                   \
-  X(get_nbx, StatusOrRequest,                                                                                        \
-    (Endpoint endpoint, void* data, std::size_t bytes, std::uint64_t address, Key key, const RequestParams* params)) \
-  X(request_check_status, Status, (void* request))                                                                   \
-  X(request_free, void, (void* request))                                                                             \
-  X(mem_map, Status, (Context context, const MapParams* params, Memory* memory))                                     \
-  X(mem_unmap, Status, (Context context, Memory memory))                                                             \
-  X(mem_query, Status, (Memory memory, MemoryAttributes * attributes))                                               \
-  X(rkey_pack, Status, (Context context, Memory memory, void** key, std::size_t* bytes))                             \
-  X(rkey_buffer_release, void, (void* key))                                                                          \
-  X(ep_rkey_unpack, Status, (Endpoint endpoint, const void* packed, Key* key))                                       \
-  X(rkey_ptr, Status, (Key key, std::uint64_t address, void** pointer))                                              \
+#define BERTH_UCX_FUNCTIONS(X)                                                                                     \
+  X(get_version, void, (unsigned* major, unsigned* minor, unsigned* release))                                      \
+  X(config_read, Status, (const char* prefix, const char* file, Config* config))                                   \
+  X(config_modify, Status, (Config config, const char* name, const char* value))                                   \
+  X(config_release, void, (Config config))                                                                         \
+  X(init_version, Status, (unsigned major, unsigned minor, const Params* params, Config config, Context* context)) \
+  X(cleanup, void, (Context context))                                                                              \
+  X(worker_create, Status, (Context context, const WorkerParams* params, Worker* worker))                          \
+  X(worker_destroy, void, (Worker worker))                                                                         \
+  X(worker_get_address, Status, (Worker worker, Address * address, std::size_t * bytes))                           \
+  X(worker_release_address, void, (Worker worker, Address address))                                                \
+  X(worker_progress, unsigned, (Worker worker))                                                                    \
+  X(worker_get_efd, Status, (Worker worker, int* descriptor))                                                      \
+  X(worker_arm, Status, (Worker worker))                                                                           \
+  X(worker_signal, Status, (Worker worker))                                                                        \
+  X(worker_set_am_recv_handler, Status, (Worker worker, const MessageHandler* handler))                            \
+  X(ep_create, Status, (Worker worker, const EndpointParams* params, Endpoint* endpoint))                          \
+  X(ep_close_nbx, StatusOrRequest, (Endpoint endpoint, const RequestParams* params))                               \
+  X(ep_flush_nbx, StatusOrRequest, (Endpoint endpoint, const RequestParams* params))                               \
+  X(am_send_nbx, StatusOrRequest,                                                                                  \
+    (Endpoint endpoint, unsigned id, const void* header, std::size_t header_bytes, const void* data,               \
+     std::size_t bytes, const RequestParams* params))                                                              \
+  X(put_nbx, StatusOrRequest,                                                                                      \
+    (Endpoint endpoint, const void* data, std::size_t bytes, std::uint64_t address, Key key,                       \
+     const RequestParams* params))                                                                                 \
+  X(request_check_status, Status, (void* request))                                                                 \
+  X(request_free, void, (void* request))                                                                           \
+  X(mem_map, Status, (Context context, const MapParams* params, Memory* memory))                                   \
+  X(mem_unmap, Status, (Context context, Memory memory))                                                           \
+  X(mem_query, Status, (Memory memory, MemoryAttributes * attributes))                                             \
+  X(rkey_pack, Status, (Context context, Memory memory, void** key, std::size_t* bytes))                           \
+  X(rkey_buffer_release, void, (void* key))                                                                        \
+  X(ep_rkey_unpack, Status, (Endpoint endpoint, const void* packed, Key* key))                                     \
+  X(rkey_ptr, Status, (Key key, std::uint64_t address, void** pointer))                                            \
   X(rkey_destroy, void, (Key key))
 
 }  // namespace berth::internal::ucx
