@@ -60,6 +60,17 @@ inline double bytes_read() {
   return number_in("/proc/self/io", "rchar:");
 }
 
+inline double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+inline double open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<double>(std::distance(begin(all), end(all)));
+}
+
 // --- A checkpoint ---
 
 inline std::vector<ShardRule> checkpoint_rules() {
@@ -163,6 +174,7 @@ class Job {
     // What is measured is this rank's own part: the others have published what they say.
     for (std::uint32_t rank = 1; rank < options_.ranks; ++rank)
       exchange_->fetch(rank, "berth.cluster", Clock::now() + 60s).value();
+    before_join_ = {open_descriptors(), processor_seconds()};
     const auto begun = Clock::now();
     cluster_ = Cluster::join(join).value();
     join_seconds_ = seconds_since(begun);
@@ -189,6 +201,10 @@ class Job {
 
   Cluster& cluster() { return *cluster_; }
   double join_seconds() const { return join_seconds_; }
+  struct Used {
+    double descriptors = 0, seconds = 0;  // of the processor
+  };
+  const Used& before_join() const { return before_join_; }
   // The bytes of one rank's entry in the exchange.
   std::size_t card_bytes() { return exchange_->fetch(1, "berth.cluster", Clock::now()).value().size(); }
   pid_t pid() const { return children_[0].pid; }
@@ -251,6 +267,7 @@ class Job {
   std::vector<Child> children_;
   ExchangePtr exchange_;
   ClusterPtr cluster_;
+  Used before_join_{};
   double join_seconds_ = 0;
 };
 
