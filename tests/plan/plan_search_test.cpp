@@ -272,6 +272,15 @@ TEST(PlanSearch, ConflictSearchLowersALayoutUntilNothingOverlapsUnderTheLid) {
   expect_no_overlap(problem, found);
 }
 
+TEST(PlanSearch, ConflictSearchUsesTheLowestPlaceToo) {
+  PlanProblem problem;
+  problem.lifetimes = {{.bytes = 2, .first = 0, .last = 2}, {.bytes = 2, .first = 0, .last = 2}};
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  planner::ConflictSearch search(models[0], {.offsets = {2, 4}, .top = 6}, 7);
+  search.improve({.goal = 4, .work = 10'000, .interrupt = {}});
+  EXPECT_EQ(search.best().top, 4u);
+}
+
 TEST(PlanSearch, ConflictSearchRoundsSizesThatHaveNoCommonUnit) {
   PlanProblem problem = random_problem(200, 43, 60);
   for (std::size_t i = 0; i < problem.lifetimes.size(); ++i) {
