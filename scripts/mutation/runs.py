@@ -61,7 +61,8 @@ class Runs:
 
     def reach(self):
         """Runs every test by itself and records what it reaches. Tests of an earlier run are kept while the sources, the
-        file of the test and the files that tests share are the same."""
+        file of the test and the files that tests share are the same. In a quick build the tests of a suite are taken for
+        one test, unless one of them fails or is skipped."""
         known = {}
         sources = zlib.crc32("".join((self.build.tree / name).read_text() for name in self.build.sources).encode())
         if self.path.exists():
@@ -69,17 +70,18 @@ class Runs:
             if saved["sources"] == sources:
                 known = saved["tests"]
         version = test_versions(self.build.root / "tests")
-        versions = {(program, test): version(file)
-                    for program, path in self.build.programs.items() for test, file in list_tests(path).items()}
-        names = list(versions)
-        remaining = [name for name in names if name not in known or known[name][4] != versions[name]]
-        done = 0
+        versions, members = {}, {}
+        for program, path in self.build.programs.items():
+            for test, file in list_tests(path).items():
+                whole = (program, test.split(".")[0] + ".*") if self.build.quick else (program, test)
+                versions[(program, test)] = versions[whole] = version(file)
+                members.setdefault(whole, []).append((program, test))
 
         def one(name):
             with tempfile.NamedTemporaryFile(prefix="mutants.") as file:
                 file.truncate(MOST)
                 started = time.monotonic()
-                result, seconds = self.execute(name[0], [name[1]], 300, BERTH_MUTANTS_REACHED=file.name)
+                result, seconds = self.execute(name[0], [name[1]], 600, BERTH_MUTANTS_REACHED=file.name)
                 patience = time.monotonic() - started
                 bits = 0
                 for number, byte in enumerate(file.read()):
@@ -87,11 +89,18 @@ class Runs:
                         bits |= 1 << number
                 return name, result, seconds, patience, bits
 
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            for name, result, seconds, patience, bits in pool.map(one, remaining):
-                done += 1
-                self.progress(f"tests that reach a mutant: {done} of {len(remaining)}")
-                known[name] = (seconds, patience, bits, result, versions[name])
+        def record(names):
+            remaining = [name for name in names if name not in known or known[name][4] != versions[name]]
+            with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+                for done, (name, result, seconds, patience, bits) in enumerate(pool.map(one, remaining)):
+                    self.progress(f"tests that reach a mutant: {done + 1} of {len(remaining)}")
+                    known[name] = (seconds, patience, bits, result, versions[name])
+
+        record(members)
+        names = []
+        for whole, tests in members.items():
+            names += [whole] if known[whole][3] == "passed" else tests
+        record(names)
         for name in names:
             seconds, patience, bits, result, _ = known[name]
             if result == "passed":
@@ -99,7 +108,7 @@ class Runs:
                 self.patience[name] = patience
             elif result != "skipped":
                 self.failing.append(name)
-        self.path.write_bytes(pickle.dumps({"sources": sources, "tests": {n: known[n] for n in names}}))
+        self.path.write_bytes(pickle.dumps({"sources": sources, "tests": known}))
         self.cost = {name: seconds * (20 + bits.bit_count()) for name, (seconds, bits) in self.tests.items()}
 
     def judge(self, number, most_seconds, active=None):
