@@ -72,12 +72,15 @@ void PlannedRun::note_smaller(std::uint32_t request, std::uint64_t bytes) noexce
   smaller_.emplace_back(request, bytes);  // reserve() made room for every request of the plan
 }
 
-std::uint32_t PlannedRun::find_in_order(std::uint64_t bytes, std::uint64_t alignment) const noexcept {
-  const Step* step = cursor_;
-  while (step != steps_end_ && (step->bytes == 0 || served_[step->request] != 0)) ++step;
-  if (step == steps_end_ || bytes < step->at_least || bytes > step->bytes || alignment > step->alignment)
-    return kNoRequest;
-  return step->offset == kNoOffset || is_free(step->offset, step->offset + bytes) ? step->request : kNoRequest;
+std::uint32_t PlannedRun::find_in_order(std::uint64_t bytes, std::uint64_t alignment,
+                                        std::uint32_t tries) const noexcept {
+  for (const Step* step = cursor_; step != steps_end_ && tries > 0; ++step) {
+    if (step->bytes == 0 || served_[step->request] != 0) continue;
+    --tries;
+    if (bytes < step->at_least || bytes > step->bytes || alignment > step->alignment) continue;
+    if (step->offset == kNoOffset || is_free(step->offset, step->offset + bytes)) return step->request;
+  }
+  return kNoRequest;
 }
 
 std::uint32_t PlannedRun::find_by_size(std::uint64_t bytes, std::uint64_t alignment) noexcept {
@@ -99,8 +102,11 @@ std::uint32_t PlannedRun::find_by_size(std::uint64_t bytes, std::uint64_t alignm
 PlannedRun::Served PlannedRun::request_checked(std::uint64_t bytes, std::uint64_t alignment) noexcept {
   distrust();
   Served served;
-  std::uint32_t found = plan_->predicted ? find_in_order(bytes, alignment) : kNoRequest;
+  // A smaller request in the place of a predicted one is the next one, or one of those after it if the next was not
+  // predicted rightly and is never made.
+  std::uint32_t found = plan_->predicted ? find_in_order(bytes, alignment, 1) : kNoRequest;
   if (found == kNoRequest) found = find_by_size(bytes, alignment);
+  if (found == kNoRequest && plan_->predicted) found = find_in_order(bytes, alignment, kMaxTries);
   if (!log_lost_) {
     try {
       served.number = static_cast<std::uint32_t>(log_.requests.size());

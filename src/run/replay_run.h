@@ -82,7 +82,8 @@ class PlannedRun {
   bool release_checked(std::uint64_t offset) noexcept;
   void log_release(std::uint32_t number) noexcept;
   void note_smaller(std::uint32_t request, std::uint64_t bytes) noexcept;
-  std::uint32_t find_in_order(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
+  // Among the next `tries` requests of the plan that were not made yet.
+  std::uint32_t find_in_order(std::uint64_t bytes, std::uint64_t alignment, std::uint32_t tries) const noexcept;
   std::uint32_t find_by_size(std::uint64_t bytes, std::uint64_t alignment) noexcept;
   bool is_free(std::uint64_t begin, std::uint64_t end) const noexcept;
 

@@ -196,6 +196,19 @@ TEST(ReplayShapes, AWrongPredictionCostsADeviationAndIsLearnedFrom) {
   EXPECT_EQ(again.planned, 2u);
 }
 
+TEST(ReplayShapes, ARequestThatWasNotPredictedCostsItselfAlone) {
+  // The first request is once larger than ever; the others come in blocks, so that they are predicted too large.
+  Network network{{[](const Dims& d) { return static_cast<std::uint64_t>(d[0] == 650 ? 1 << 24 : 4096 * d[0]); }, 1}};
+  for (int i = 0; i < 12; ++i)
+    network.push_back({[i](const Dims& d) { return static_cast<std::uint64_t>((d[0] / 37 + 7 + i) * 8192); }, 2});
+  Engine engine(network);
+  for (const std::int64_t n : {100, 555, 230, 871, 990, 410, 333, 720}) engine.run({n});
+  const ReplayRun run = engine.run({650});
+  EXPECT_TRUE(run.predicted);
+  EXPECT_EQ(run.deviated, 1u);
+  EXPECT_EQ(run.planned, 12u);
+}
+
 TEST(ReplayShapes, LearnsNothingFromARunThatFailed) {
   Engine engine(image_network());
   for (const Dims& dims : std::vector<Dims>{{1, 3, 320, 320}, {1, 3, 640, 320}, {1, 3, 320, 640}}) engine.run(dims);
