@@ -2,10 +2,10 @@
 // threads, many shapes, one large input among small ones, and a decoder with a growing cache. Each measurement is a
 // process of its own, and the sides take turns. Prints the goals and whether they are met. Where jemalloc and mimalloc
 // are installed, the engine without its arena on each of them is measured too. Arguments: --only TEXT (models whose
-// name contains it), --part threads|shapes|decay|decoder, --runs N (per thread and turn; default 8), --turns N (default
-// 3), --shapes N (default 56), --seed N (of the shapes; default 11), --heaps (the heaps with threads too), --realtime
-// (before all other work of the machine, where the system permits it: without it, a side that has fewer threads ready
-// to run gets a smaller part of a machine that has other work).
+// name contains it), --part threads|time|shapes|decay|decoder, --runs N (per thread and turn; default 8), --turns N
+// (default 3), --shapes N (default 56), --seed N (of the shapes; default 11), --heaps (the heaps with threads too),
+// --realtime (before all other work of the machine, where the system permits it: without it, a side that has fewer
+// threads ready to run gets a smaller part of a machine that has other work).
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -73,7 +73,9 @@ int child(const std::vector<std::string>& arguments) {
     result = decoder_child(side, number(2));
   } else {
     const BenchModel& model = models()[count(2)];
-    if (what == "threads")
+    if (what == "time")
+      result = time_child(model, number(3));
+    else if (what == "threads")
       result = threads_child(side, model, count(3), number(4), count(5));
     else if (what == "shapes")
       result = shapes_child(side, model, number(3), count(4));
@@ -102,7 +104,7 @@ struct Turns {
 };
 
 struct ThreadsResult {
-  std::vector<double> memory, speed, cpu, capped;
+  std::vector<double> memory, speed, cpu, capped, time;
 };
 
 void bench_threads(std::size_t index, int runs, int turns, bool heaps, ThreadsResult& results) {
@@ -154,6 +156,19 @@ void bench_threads(std::size_t index, int runs, int turns, bool heaps, ThreadsRe
            fmt::format("{:.3f}", part), part >= 0.95);
     }
   }
+}
+
+void bench_time(std::size_t index, ThreadsResult& results) {
+  constexpr int kRuns = 41;
+  const Json times = spawn(fmt::format("both time {} {}", index, kRuns));
+  if (times.contains("failed") || !times["same"].get<bool>()) {
+    goal("one thread: every run the same bits", "yes", "failed, or other bits", false);
+    return;
+  }
+  const double ratio = times["berth"].get<double>() / times["stock"].get<double>();
+  results.time.push_back(ratio);
+  goal("one thread: processor time of a run, median", "<= 1 of stock's",
+       fmt::format("{:.3f} ({:.3f} ms)", ratio, times["berth"].get<double>() * 1e3), ratio <= 1);
 }
 
 void bench_shapes(std::size_t index, int count, unsigned seed) {
@@ -244,6 +259,11 @@ double geometric_mean(const std::vector<double>& values) {
 }
 
 void print_all(const ThreadsResult& results) {
+  if (!results.time.empty()) {
+    const double time = geometric_mean(results.time);
+    fmt::print("\nAll models, one thread\n");
+    goal("processor time of a run, geometric mean", "<= 1 of stock's", fmt::format("{:.3f}", time), time <= 1);
+  }
   if (results.memory.empty()) return;
   fmt::print("\nAll models and numbers of threads\n");
   double sum = 0;
@@ -290,7 +310,7 @@ int main(int argc, char** argv) {
       heaps = true;
     } else {
       fmt::print(stderr,
-                 "usage: serving_bench [--only TEXT] [--part threads|shapes|decay|decoder] [--runs N] [--turns N] "
+                 "usage: serving_bench [--only TEXT] [--part threads|time|shapes|decay|decoder] [--runs N] [--turns N] "
                  "[--shapes N] [--seed N] [--heaps] [--realtime]\n");
       return 2;
     }
@@ -303,14 +323,15 @@ int main(int argc, char** argv) {
     if (std::string(model.name).find(only) == std::string::npos) continue;
     const bool with_threads = wanted("threads") && model.threads,
                with_shapes = wanted("shapes") && !model.ranges.empty();
-    const bool with_decay = wanted("decay") && i == 0;
-    if (!with_threads && !with_shapes && !with_decay) continue;
+    const bool with_decay = wanted("decay") && i == 0, with_time = wanted("time") && model.threads;
+    if (!with_threads && !with_time && !with_shapes && !with_decay) continue;
     if (!find_model(model.file)) {
       missing.emplace_back(model.name);
       continue;
     }
     fmt::print("\n{}\n", model.name);
     if (with_threads) bench_threads(i, runs, turns, heaps, results);
+    if (with_time) bench_time(i, results);
     if (with_shapes) bench_shapes(i, shapes, seed);
     if (with_decay) bench_decay(i);
     std::fflush(stdout);

@@ -69,6 +69,30 @@ inline Json threads_child(const std::string& side, const BenchModel& model, unsi
   return result;
 }
 
+// The processor time of one run of each side, in one process and by turns: what else the machine does meets both alike.
+inline Json time_child(const BenchModel& model, int runs) {
+  const std::vector<std::byte> bytes = read_file(*find_model(model.file));
+  Server stock("stock", bytes), berth("berth", bytes);
+  const std::vector<ort::Tensor> inputs = stock.inputs(model.usual);
+  std::vector<double> of_stock, of_berth;
+  bool same = true;
+  constexpr int kWarmup = 3;
+  for (int i = 0; i < runs + kWarmup; ++i) {
+    const bool stock_first = i % 2 == 0;
+    const Server::Done first = (stock_first ? stock : berth).run(inputs);
+    const Server::Done second = (stock_first ? berth : stock).run(inputs);
+    same = same && first.hash == second.hash;
+    if (i < kWarmup) continue;
+    of_stock.push_back((stock_first ? first : second).seconds);
+    of_berth.push_back((stock_first ? second : first).seconds);
+  }
+  const auto median = [](std::vector<double>& values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  };
+  return {{"stock", median(of_stock)}, {"berth", median(of_berth)}, {"same", same}};
+}
+
 inline Dims random_dims(const BenchModel& model, std::mt19937& random) {
   Dims dims = model.usual;
   for (const Range& range : model.ranges)
@@ -95,7 +119,7 @@ inline Json shapes_child(const std::string& side, const BenchModel& model, int c
     const std::vector<ort::Tensor> inputs = server.inputs(random_dims(model, random));
     const std::uint64_t predictions = server.replay() == nullptr ? 0 : server.replay()->counters().predictions;
     const double faults_before = beginning.faults;
-    const Server::Done done = server.run(inputs);
+    const Server::Done done = server.run(inputs, true);
     hashes.push_back(done.hash);
     if (server.replay() == nullptr) continue;
     if (done.run.recorded) last_recorded = i;

@@ -216,7 +216,8 @@ class Server {
     std::uint64_t hash = 0xcbf2'9ce4'8422'2325;
     berth::ReplayRun run;
     double begin = 0;                               // processor time of the beginning of the run, in seconds
-    std::shared_ptr<const berth::MemoryPlan> plan;  // that it followed
+    std::shared_ptr<const berth::MemoryPlan> plan;  // that it followed, if it was asked for
+    double seconds = 0;                             // processor time of the run
   };
   // The first input has these dimensions; symbolic dimensions of others are 1.
   std::vector<ort::Tensor> inputs(const Dims& dims) const {
@@ -247,8 +248,9 @@ class Server {
     for (const ort::Tensor& tensor : tensors) dims.insert(dims.end(), tensor.shape.begin(), tensor.shape.end());
     return dims;
   }
-  Done run(const std::vector<ort::Tensor>& tensors) {
+  Done run(const std::vector<ort::Tensor>& tensors, bool with_plan = false) {
     Done done;
+    const double start = thread_seconds();
     std::vector<ort::InputView> views;
     for (const ort::Tensor& tensor : tensors) views.push_back({tensor.shape, tensor.bytes});
     const Dims dims = dims_of(tensors);
@@ -259,7 +261,7 @@ class Server {
       const double before = thread_seconds();
       scope.emplace(memory_->replay(), "model", dims);
       done.begin = thread_seconds() - before;
-      done.plan = memory_->replay().plan("model", dims);
+      if (with_plan) done.plan = memory_->replay().plan("model", dims);
     }
     {
       const auto made = model_->run(views, outputs).value();
@@ -267,6 +269,7 @@ class Server {
         if (const auto view = output.view()) done.hash = hash_bytes(view->bytes, done.hash);
     }
     if (scope) done.run = scope->end();
+    done.seconds = thread_seconds() - start;
     return done;
   }
   berth::Replay* replay() { return memory_ ? &memory_->replay() : nullptr; }

@@ -42,7 +42,8 @@ RunArena* ArenaSet::add() {
 
 RunArena* ArenaSet::choose(std::uint64_t need) {
   // The smallest that is large enough, so that large ones are left for large runs and decay if there are none. Else the
-  // largest, which has the least to grow. One with live slots only if there is no other: its run would be checked.
+  // largest, which has the least to grow. Of equals the one that was used last, which is in the caches. One with live
+  // slots only if there is no other: its run would be checked.
   RunArena* best = nullptr;
   bool best_live = false;
   const std::size_t size = size_.load(std::memory_order_relaxed);
@@ -60,6 +61,7 @@ RunArena* ArenaSet::choose(std::uint64_t need) {
     const bool fits = has >= need, best_fits = best != nullptr && best_has >= need;
     const bool better = best == nullptr || (live != best_live   ? best_live
                                             : fits != best_fits ? fits
+                                            : has == best_has   ? arena.last_use > best->last_use
                                             : fits              ? has < best_has
                                                                 : has > best_has);
     if (!better) continue;
@@ -180,6 +182,7 @@ void ArenaSet::drop_memory(RunArena& arena) noexcept {
 void ArenaSet::release(RunArena& arena) noexcept {
   const MutexLock guard(mutex_);
   arena.in_use = false;
+  arena.last_use = ++uses_;
   --in_use_;
   serve_waiting();
 }

@@ -57,6 +57,7 @@ struct RunArena {
 
   // Of the set.
   bool in_use = false;
+  std::uint64_t last_use = 0;     // when its last run ended, in runs
   std::uint64_t need = 0;         // of the run that has it
   std::uint64_t need_now = 0;     // the largest need in this period of the decay
   std::uint64_t need_before = 0;  // and in the one before
@@ -141,6 +142,7 @@ class ArenaSet {
   std::atomic<std::size_t> size_{0};
   unsigned in_use_ BERTH_GUARDED_BY(mutex_) = 0;
   unsigned peak_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t uses_ BERTH_GUARDED_BY(mutex_) = 0;
   std::uint64_t given_back_ BERTH_GUARDED_BY(mutex_) = 0;
   bool period_set_ BERTH_GUARDED_BY(mutex_) = false;
   std::chrono::steady_clock::time_point period_end_ BERTH_GUARDED_BY(mutex_);

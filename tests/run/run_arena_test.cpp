@@ -52,6 +52,16 @@ TEST(ArenaSet, GivesAFreeArenaToTheRunThatWaitsAndNotToTheOneThatComesBack) {
   rig.set.release(*again);
 }
 
+TEST(ArenaSet, GivesTheArenaThatWasUsedLast) {
+  Rig rig(3);
+  std::array<RunArena*, 3> arenas{};
+  for (RunArena*& arena : arenas) arena = rig.acquire(kNever);
+  for (const std::size_t i : {1, 0, 2}) rig.set.release(*arenas[i]);
+  EXPECT_EQ(rig.acquire(kNever), arenas[2]) << "its bytes are in the caches";
+  EXPECT_EQ(rig.acquire(kNever), arenas[0]);
+  EXPECT_EQ(rig.acquire(kNever), arenas[1]);
+}
+
 TEST(ArenaSet, ServesThoseThatWaitInTheOrderInWhichTheyCame) {
   Rig rig(2);
   RunArena* held = rig.acquire(kNever);
