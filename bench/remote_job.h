@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -218,7 +219,9 @@ class Job {
 
   // What each of the other ranks is told, and what they answer; an empty answer from a rank that has ended.
   void tell_all(const std::string& line) {
-    for (const Child& child : children_) static_cast<void>(!write(child.to, (line + "\n").data(), line.size() + 1));
+    // A rank that has been killed should not end this one by a signal; and a signal that UCX raises should be seen.
+    for (const Child& child : children_)
+      static_cast<void>(send(child.to, (line + "\n").data(), line.size() + 1, MSG_NOSIGNAL));
   }
   std::vector<std::string> answers() {
     std::vector<std::string> all;
@@ -247,7 +250,7 @@ class Job {
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     int in[2], out[2];
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in[0], 0);

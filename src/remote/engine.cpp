@@ -282,20 +282,16 @@ void Engine::finish(Operation& operation, ucx::Status status, const char* call) 
   if (operation.done) operation.done(status == ucx::kOk);
 }
 
-ucx::Status Engine::make_endpoint(Peer& peer, ucx::Endpoint& made) {
+Result<ucx::Endpoint> Engine::endpoint(std::uint32_t rank) {
+  BERTH_TRY(check(rank));
+  Peer& peer = peers_[rank];
+  if (peer.endpoint != nullptr) return peer.endpoint;
   const ucx::EndpointParams params{
       .fields = ucx::kEndpointAddress | ucx::kEndpointErrorMode | ucx::kEndpointErrorHandler,
       .address = reinterpret_cast<const ucx::AddressTag*>(peer.card.address.data()),
       .error_mode = ucx::kErrorsOfPeers,
       .error_handler = {.call = &Engine::on_error, .user = &peer}};
-  return ucx_->ep_create(worker_, &params, &made);
-}
-
-Result<ucx::Endpoint> Engine::endpoint(std::uint32_t rank) {
-  BERTH_TRY(check(rank));
-  Peer& peer = peers_[rank];
-  if (peer.endpoint != nullptr) return peer.endpoint;
-  if (const ucx::Status status = make_endpoint(peer, peer.endpoint); status != ucx::kOk) {
+  if (const ucx::Status status = ucx_->ep_create(worker_, &params, &peer.endpoint); status != ucx::kOk) {
     peer.endpoint = nullptr;
     lose(rank, lost_error(rank, fmt::format("UCX cannot connect to it: {}", ucx_->words(status))));
     return *peer.why;
@@ -406,13 +402,13 @@ void Engine::flush(std::uint32_t rank, Done done) {
 
 // --- Memory ---
 
-Result<Mapping> Engine::map(std::byte* address, std::size_t bytes) {
+Result<Mapping> Engine::map(std::byte* address, std::size_t bytes, bool lazily) {
   Mapping mapping;
   const bool fresh = address == nullptr;
   const ucx::MapParams params{.fields = ucx::kMapAddress | ucx::kMapLength | ucx::kMapFlags,
                               .address = address,
                               .length = bytes,
-                              .flags = fresh ? ucx::kMapAllocate | ucx::kMapLazily : 0u};
+                              .flags = (fresh ? ucx::kMapAllocate : 0u) | (lazily ? ucx::kMapLazily : 0u)};
   if (const ucx::Status status = ucx_->mem_map(context_, &params, &mapping.memory); status != ucx::kOk)
     return ucx_->error(status, "mem_map");
   ucx::MemoryAttributes found{.fields = ucx::kMemoryAddress | ucx::kMemoryLength};
@@ -444,27 +440,6 @@ Result<ucx::Key> Engine::unpack(std::uint32_t rank, Bytes packed) {
   if (const ucx::Status status = ucx_->ep_rkey_unpack(endpoint, packed.data(), &key); status != ucx::kOk)
     return ucx_->error(status, "ep_rkey_unpack");
   return key;
-}
-
-Engine::Pointer Engine::pointer(std::uint32_t rank, Bytes packed, std::uint64_t address) {
-  Peer& peer = peers_[rank];
-  if (peer.why || !same_host(rank)) return {};
-  // An endpoint that the other rank has connected first knows only the transports of messages, and finds no pointers.
-  // One that is made here and not used yet knows all of them.
-  ucx::Endpoint fresh = nullptr;
-  if (make_endpoint(peer, fresh) != ucx::kOk) return {};
-  packed.resize(packed.size() + 256);
-  Pointer result;
-  void* found = nullptr;
-  if (ucx_->ep_rkey_unpack(fresh, packed.data(), &result.key) != ucx::kOk) {
-    result.key = nullptr;
-  } else if (ucx_->rkey_ptr(result.key, address, &found) == ucx::kOk) {
-    result.address = static_cast<std::byte*>(found);
-  } else {
-    destroy(std::exchange(result.key, nullptr));
-  }
-  close_endpoint(fresh);
-  return result;
 }
 
 void Engine::destroy(ucx::Key key) noexcept {

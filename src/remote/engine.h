@@ -126,18 +126,12 @@ class Engine {
   // Wakes threads whose condition may have changed by a message.
   void changed() noexcept { changed_.notify_all(); }
 
-  // Maps memory of the program, or new memory if `address` is null. kOutOfMemory; kDriver.
-  Result<Mapping> map(std::byte* address, std::size_t bytes) BERTH_REQUIRES(mutex);
+  // Maps memory of the program, or new memory if `address` is null. If `lazily`, nothing is pinned before it is used.
+  // kOutOfMemory; kDriver.
+  Result<Mapping> map(std::byte* address, std::size_t bytes, bool lazily = false) BERTH_REQUIRES(mutex);
   void unmap(const Mapping& mapping) noexcept BERTH_REQUIRES(mutex);
   // A key that another rank packed. A failure is kDriver.
   Result<ucx::Key> unpack(std::uint32_t rank, Bytes packed) BERTH_REQUIRES(mutex);
-  // The memory behind a packed key as an address of this process, which is valid until the key is destroyed. Null, and
-  // no key, if the rank is on another machine or UCX did not allocate the memory.
-  struct Pointer {
-    ucx::Key key = nullptr;
-    std::byte* address = nullptr;
-  };
-  Pointer pointer(std::uint32_t rank, Bytes packed, std::uint64_t address) BERTH_REQUIRES(mutex);
   void destroy(ucx::Key key) noexcept BERTH_REQUIRES(mutex);
 
   // --- These do not ---
@@ -174,7 +168,6 @@ class Engine {
   Engine(Options options, const Sealer& sealer, const ucx::Driver* driver);
   Result<void> open();
   Result<ucx::Endpoint> endpoint(std::uint32_t rank) BERTH_REQUIRES(mutex);
-  ucx::Status make_endpoint(Peer& peer, ucx::Endpoint& made) BERTH_REQUIRES(mutex);
   ucx::RequestParams params(Operation* operation) const;
   void track(ucx::StatusOrRequest started, std::unique_ptr<Operation> operation, const char* call)
       BERTH_REQUIRES(mutex);

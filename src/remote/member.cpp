@@ -17,8 +17,8 @@ namespace berth::internal::remote {
 namespace {
 
 constexpr const char* kJoinKey = "berth.cluster";
-// Endpoints that report errors of their peers use tcp and cma. The others give pointers to memory that UCX allocated.
-constexpr const char* kTransports = "tcp,cma,posix,sysv";
+// What endpoints that report errors of their peers can use. "cma" also lets Berth have the kernel copy; see near_*.h.
+constexpr const char* kTransports = "tcp,cma";
 
 // "name/boot": the boot tells machines with the same name apart.
 std::string host_identity() {
@@ -195,29 +195,23 @@ bool Member::owns(const Device& device) const {
   return remote != nullptr && &remote->member() == this;
 }
 
-Result<RegionPtr> Member::region(std::uint32_t rank, const Message& answer, std::uint64_t address, std::uint64_t bytes,
-                                 const NearWindow::Place* note) {
+RegionPtr Member::region(std::uint32_t rank, std::uint64_t id, std::uint64_t generation, std::uint64_t address,
+                         std::uint64_t bytes) const {
   auto region = std::make_shared<Region>();
   region->rank = rank;
+  region->id = id;
+  region->generation = generation;
   region->address = address;
   region->bytes = bytes;
-  if (note != nullptr) {
-    if (engine_->is_near(rank)) region->near = NearWindow::open(*note);
-  } else {
-    const Engine::Pointer pointer = engine_->pointer(rank, answer.payload, address);
-    region->host = pointer.address;
-    region->key = pointer.key;
-  }
-  if (region->key == nullptr && region->near == nullptr) {
-    const auto key = engine_->unpack(rank, answer.payload);
-    if (!key) {
-      // UCX attaches to shared memory, which goes with its process: a rank that has just ended should be named.
-      BERTH_TRY(engine_->ask_and_wait(rank, {.kind = Kind::kFlush}));
-      return key.error();
-    }
-    region->key = *key;
-  }
   return region;
+}
+
+Result<ucx::Key> Member::key(std::uint32_t rank, const Message& answer) {
+  const auto key = engine_->unpack(rank, answer.payload);
+  if (key) return *key;
+  // UCX may need the process of the other rank: one that has just ended should be named.
+  BERTH_TRY(engine_->ask_and_wait(rank, {.kind = Kind::kFlush}));
+  return key.error();
 }
 
 Result<RegionPtr> Member::lease(std::uint32_t rank, std::size_t bytes) {
@@ -226,9 +220,18 @@ Result<RegionPtr> Member::lease(std::uint32_t rank, std::size_t bytes) {
   const MutexLock lock(engine_->mutex);
   BERTH_TRY_ASSIGN(const Message answer, engine_->ask_and_wait(rank, {.kind = Kind::kLease, .numbers = {bytes}}));
   const auto& numbers = answer.numbers;
-  BERTH_TRY_ASSIGN(RegionPtr lease, region(rank, answer, numbers[3], numbers[4], nullptr));
-  lease->id = numbers[1];
-  lease->generation = numbers[2];
+  RegionPtr lease = region(rank, numbers[1], numbers[2], numbers[3], numbers[4]);
+  if (engine_->is_near(rank))
+    lease->lease = NearLease::open({.process = static_cast<pid_t>(engine_->card(rank).process),
+                                    .descriptor = static_cast<int>(numbers[5]) - 1,
+                                    .address = lease->address,
+                                    .bytes = lease->bytes,
+                                    .generation = lease->generation});
+  if (lease->lease != nullptr) {
+    lease->host = lease->lease->address();
+    return lease;
+  }
+  BERTH_TRY_ASSIGN(lease->key, key(rank, answer));
   return lease;
 }
 
@@ -250,20 +253,23 @@ Result<Buffer> Member::import(const RemoteWindow& window) {
     // One region for all imports of a window, so that a revocation finds all that is in flight.
     Import& import = imports_[{window.rank, window.id}];
     if (import.region == nullptr) {
-      const NearWindow::Place note{.process = static_cast<pid_t>(engine_->card(window.rank).process),
-                                   .address = numbers[4],
-                                   .note = numbers[5],
-                                   .generation = window.generation};
-      auto made = this->region(window.rank, answer, numbers[1], numbers[2], &note);
-      if (!made) {
-        // Another thread may have imported it meanwhile.
-        const auto found = imports_.find({window.rank, window.id});
-        if (found != imports_.end() && found->second.region == nullptr) imports_.erase(found);
-        return made.error();
+      RegionPtr made = this->region(window.rank, window.id, window.generation, numbers[1], numbers[2]);
+      if (engine_->is_near(window.rank))
+        made->near = NearWindow::open({.process = static_cast<pid_t>(engine_->card(window.rank).process),
+                                       .address = numbers[4],
+                                       .note = numbers[5],
+                                       .generation = window.generation});
+      if (made->near == nullptr) {
+        const auto key = this->key(window.rank, answer);
+        if (!key) {
+          // Another thread may have imported it meanwhile.
+          const auto found = imports_.find({window.rank, window.id});
+          if (found != imports_.end() && found->second.region == nullptr) imports_.erase(found);
+          return key.error();
+        }
+        made->key = *key;
       }
-      import.region = *std::move(made);
-      import.region->id = window.id;
-      import.region->generation = window.generation;
+      import.region = std::move(made);
       import.region->access = static_cast<Access>(numbers[3]);
       import.region->is_window = true;
     }

@@ -51,9 +51,11 @@ class Member final : public Offer, public std::enable_shared_from_this<Member> {
   Result<void> connect_all(Deadline deadline);
   void handle(const Message& message) BERTH_REQUIRES(engine_->mutex);
   void count_arrival(std::uint32_t rank, std::uint64_t epoch) BERTH_REQUIRES(engine_->mutex);
-  // Leases have no note. Only they are memory that UCX allocated, which may have a pointer here.
-  Result<RegionPtr> region(std::uint32_t rank, const Message& answer, std::uint64_t address, std::uint64_t bytes,
-                           const NearWindow::Place* note) BERTH_REQUIRES(engine_->mutex);
+  // A region that the answer to a request describes, without the ways to reach it.
+  RegionPtr region(std::uint32_t rank, std::uint64_t id, std::uint64_t generation, std::uint64_t address,
+                   std::uint64_t bytes) const;
+  // The key of a region that only UCX reaches.
+  Result<ucx::Key> key(std::uint32_t rank, const Message& answer) BERTH_REQUIRES(engine_->mutex);
 
   const ClusterOptions options_;
   const std::shared_ptr<Engine> engine_;

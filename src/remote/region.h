@@ -8,6 +8,7 @@
 
 #include "berth/memory/kernel.h"
 #include "remote/engine.h"
+#include "remote/near_lease.h"
 #include "remote/near_window.h"
 
 namespace berth::internal::remote {
@@ -22,7 +23,8 @@ struct Region {
   bool is_window = false;
   ucx::Key key = nullptr;
   std::unique_ptr<NearWindow> near{};  // of a window whose owner is on this machine, if the kernel copies
-  std::byte* host = nullptr;  // the same memory in this process, if both are on one machine and UCX allocated it
+  std::unique_ptr<NearLease> lease{};  // of a lease whose owner is on this machine, if it can be mapped
+  std::byte* host = nullptr;           // the same memory in this process, then
 
   // Guarded by the engine's mutex.
   bool revoked = false;                // the owner closes it: nothing may start

@@ -36,9 +36,6 @@ std::size_t Served::windows() const {
 }
 
 std::uint64_t Served::add(Entry entry) {
-  // Numbers are never used twice, and a generation is drawn at random, so that a window of an earlier process with the
-  // same rank is refused, too.
-  entry.generation = std::uint64_t{random_()} << 32 | random_();
   entries_.emplace(++last_id_, std::move(entry));
   return last_id_;
 }
@@ -117,7 +114,10 @@ Result<Message> Served::lease(const Message& request) {
                    "ClusterOptions::lends there",
                    bytes, lends_ - lent_, lends_);
     Entry entry;
-    BERTH_TRY_ASSIGN(entry.mapping, engine_.map(nullptr, bytes));
+    entry.generation = draw();
+    if (engine_.is_near(request.from)) entry.near = NearLease::make(bytes, entry.generation);
+    std::byte* const shared = entry.near == nullptr ? nullptr : entry.near->address();
+    BERTH_TRY_ASSIGN(entry.mapping, engine_.map(shared, bytes, true));
     entry.is_lease = true;
     entry.borrower = request.from;
     lent_ += bytes;
@@ -125,7 +125,8 @@ Result<Message> Served::lease(const Message& request) {
   }
   const Entry& entry = found->second;
   return Message{.numbers = {kOkReply, found->first, entry.generation,
-                             reinterpret_cast<std::uint64_t>(entry.mapping.address), entry.mapping.bytes},
+                             reinterpret_cast<std::uint64_t>(entry.mapping.address), entry.mapping.bytes,
+                             entry.near == nullptr ? 0 : static_cast<std::uint64_t>(entry.near->descriptor()) + 1},
                  .payload = entry.mapping.key};
 }
 
@@ -207,6 +208,7 @@ Result<RemoteWindow> Served::open(const Buffer& buffer, Access access) {
   const MutexLock lock(engine_.mutex);
   Entry entry;
   BERTH_TRY_ASSIGN(entry.mapping, engine_.map(const_cast<std::byte*>(bytes.data()), bytes.size()));
+  entry.generation = draw();
   entry.access = access;
   entry.buffer = buffer;
   entry.last_arrival = Clock::now();

@@ -13,6 +13,7 @@
 #include "berth/remote/window.h"
 #include "berth/tensor/buffer.h"
 #include "remote/engine.h"
+#include "remote/near_lease.h"
 #include "remote/near_window.h"
 
 namespace berth::internal::remote {
@@ -56,6 +57,7 @@ class Served {
     Access access = Access::kReadWrite;
     bool is_lease = false;
     std::uint32_t borrower = 0;              // of a lease
+    std::unique_ptr<NearLease> near{};       // of a lease, if the borrower is on this machine
     Buffer buffer{};                         // of a window
     std::set<std::uint32_t> importers{};     // of a window
     std::map<std::uint32_t, Note*> notes{};  // of all ranks near that have ever imported it
@@ -67,6 +69,9 @@ class Served {
     Clock::time_point last_arrival{};
   };
 
+  // A generation is drawn at random, so that a window of an earlier process with the same rank is refused, too.
+  std::uint64_t draw() BERTH_REQUIRES(engine_.mutex) { return std::uint64_t{random_()} << 32 | random_(); }
+  // Numbers are never used twice.
   std::uint64_t add(Entry entry) BERTH_REQUIRES(engine_.mutex);
   // The entry with `bytes` bytes at `offset` that rank `from` may access. kNotFound; kInvalidView.
   Result<Entry*> find(std::uint64_t id, std::uint64_t generation) BERTH_REQUIRES(engine_.mutex);

@@ -64,6 +64,8 @@ Result<void> outcome_of(Engine& engine, const Region& region, NearWindow::Outcom
   const MutexLock lock(engine.mutex);
   if (outcome == NearWindow::Outcome::kGone) engine.lose(region.rank, lost_error(region.rank, "its process has ended"));
   BERTH_TRY(engine.check(region.rank));
+  // A process loses its memory a moment before it has ended.
+  if (outcome == NearWindow::Outcome::kRefused) BERTH_TRY(engine.ask_and_wait(region.rank, {.kind = Kind::kFlush}));
   if (outcome == NearWindow::Outcome::kClosed) return stale(region);
   return Error(Code::kDriver, Layer::kDevice, "the kernel does not copy between this process and window {} of rank {}",
                region.id, region.rank);

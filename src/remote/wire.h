@@ -74,7 +74,7 @@ Result<Card> decode_card(std::span<const std::byte> bytes, std::uint32_t rank, c
 
 enum class Kind : std::uint8_t {
   kReply,    // numbers: code or kOkReply, then what the request says; payload: text of an error
-  kLease,    // bytes -> id, generation, address, bytes; payload: key
+  kLease,    // bytes -> id, generation, address, bytes, descriptor of a file with them plus 1 or 0; payload: key
   kImport,   // id, generation -> address, bytes, access, address and place of its note or 0; payload: key
   kRelease,  // id, generation: the sender will not use it again
   kRevoke,   // id, generation: the sender is about to close it -> nothing, when no access is in flight

@@ -86,7 +86,7 @@ TEST_F(ClusterTest, TakesItsLeaseOnce) {
   EXPECT_EQ(other.value("counters"), "refused_messages=0, lent_bytes=5242880, windows=0, lost_ranks=0");
 }
 
-// An endpoint that the other rank connected knows fewer transports.
+// Both map the same file.
 TEST_F(ClusterTest, HasAPointerToALeaseWhoeverSpokeFirst) {
   for (const bool other_first : {false, true}) {
     const JobFolder folder;
@@ -369,10 +369,14 @@ TEST_F(ClusterTest, UsesAWindowWhileItsOwnerDoesNothing) {
 TEST_F(ClusterTest, UsesUcxWhereTheKernelCannotCopy) {
   if (std::system("unshare --pid --fork true 2>/dev/null") != 0)
     GTEST_SKIP() << "this process may not make PID namespaces, which needs root";
-  RankProcess other(folder_, 1, 2, {.before = {"unshare", "--pid", "--fork", "--kill-child"}});
+  RankProcess other(folder_, 1, 2, {.lends = 16 << 20, .before = {"unshare", "--pid", "--fork", "--kill-child"}});
   const auto cluster = join(2, {.give_up_after = 60s}).value();
   EXPECT_EQ(other.joined(), "ok joined");
   EXPECT_LT(std::stoi(other.value("pid")), 10) << "its own numbers";
+  const auto leased = Buffer::allocate(cluster->device(1).value(), u8, {5 << 20}).value();
+  EXPECT_FALSE(leased.cpu_accessible());
+  leased.copyin(test::rank_pattern_bytes(3, 5 << 20)).value();
+  EXPECT_TRUE(contents(leased) == test::rank_pattern_bytes(3, 5 << 20));
   const std::size_t bytes = (5 << 20) + 3;
   const auto far = cluster->import(other.open("w", bytes, Access::kReadWrite, 7)).value();
   EXPECT_TRUE(contents(far) == test::rank_pattern_bytes(7, bytes));

@@ -199,7 +199,6 @@ struct MemoryAttributes {
   X(rkey_pack, Status, (Context context, Memory memory, void** key, std::size_t* bytes))                           \
   X(rkey_buffer_release, void, (void* key))                                                                        \
   X(ep_rkey_unpack, Status, (Endpoint endpoint, const void* packed, Key* key))                                     \
-  X(rkey_ptr, Status, (Key key, std::uint64_t address, void** pointer))                                            \
   X(rkey_destroy, void, (Key key))
 
 }  // namespace berth::internal::ucx
