@@ -109,6 +109,8 @@ Result<LoadRequest> whole_tensor(const TensorInfo& info) {
 
 Result<LoadRequest> sliced_tensor(const TensorInfo& info, const AxisSlice& slice) {
   BERTH_TRY_ASSIGN(const Shape whole, Shape::make(info.shape));
+  // A scalar has one element and no axis: this is how its shard in a plan is written.
+  if (whole.rank() == 0 && slice.axis == 0 && slice.begin == 0 && slice.end == 1) return whole_tensor(info);
   if (slice.axis >= whole.rank() || slice.begin > slice.end || slice.end > whole[slice.axis])
     return Error::with_text(Code::kInvalidArgument, Layer::kFormat,
                             fmt::format("slice [{}, {}) of axis {} is outside tensor {} of shape {}", slice.begin,

@@ -58,7 +58,7 @@ class ShardedLoad(unittest.TestCase):
         return lines, done
 
     def write_model(self):
-        tensors = [("a.q", [64, 300]), ("a.o", [300, 64]), ("a.norm", [1000])]
+        tensors = [("a.q", [64, 300]), ("a.o", [300, 64]), ("a.norm", [1000]), ("a.scale", []), ("a.none", [0, 5])]
         tensors += [(f"a.experts.{i}.w", [5000]) for i in range(5)]
         self.write("model.safetensors", safetensors(tensors))
         return "model.safetensors"
