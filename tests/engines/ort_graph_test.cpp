@@ -139,7 +139,8 @@ TEST_F(OrtOrder, IsWhatTheEngineExecutesForAnyIndices) {
   }
 }
 
-// Whoever writes other indices must find all of them: a node has its own, its edges name it, and an edge names both ends.
+// Whoever writes other indices must find all of them: a node has its own, its edges name it, and an edge names both
+// ends.
 TEST_F(OrtOrder, HasEveryPlaceOfAnIndexInTheFile) {
   const OrtGraph graph = read_graph(as_bytes_of(file_)).value();
   std::map<std::uint32_t, std::uint32_t> writer;

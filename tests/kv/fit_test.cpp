@@ -325,8 +325,8 @@ TEST(Fit, SaysWhichPartsOfAStateAConfigurationLacks) {
   save_safetensors((folder.path() / "model.safetensors").string(), std::vector<NamedBuffer>{{"w", weight}}).value();
   const auto file = open_weights((folder.path() / "model.safetensors").string()).value();
   const auto read = [&](const std::string& more) {
-    return read_model(file, R"({"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100)" +
-                                more + "}");
+    return read_model(
+        file, R"({"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100)" + more + "}");
   };
   const auto whole = read(R"(, "state_size": 16, "conv_kernel": 4, "intermediate_size": 128)").value();
   EXPECT_TRUE(whole.missing.empty());

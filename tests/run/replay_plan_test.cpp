@@ -30,10 +30,16 @@ TEST(ReplayPlan, IsCheckedAgainstEveryContradictionOfItsTrace) {
   const std::pair<const char*, std::function<void(ReplayTrace&)>> damages[] = {
       {"releases what is not there", [](ReplayTrace& trace) { trace.releases[0] = 3; }},
       {"releases what is far from there", [](ReplayTrace& trace) { trace.releases[0] = 0xffff'fff0; }},
-      {"releases twice", [](ReplayTrace& trace) { trace.releases = {1, 0, 0}; }},
+      {"releases twice",
+       [](ReplayTrace& trace) {
+         trace.releases = {1, 0, 0};
+       }},
       {"releases before the request", [](ReplayTrace& trace) { trace.requests[1].released_at = 1; }},
       {"releases after the end", [](ReplayTrace& trace) { trace.requests[0].released_at = 4; }},
-      {"releases in another order", [](ReplayTrace& trace) { trace.releases = {0, 1}; }},
+      {"releases in another order",
+       [](ReplayTrace& trace) {
+         trace.releases = {0, 1};
+       }},
       {"does not say that it releases", [](ReplayTrace& trace) { trace.releases = {1}; }},
       {"releases what lives on", [](ReplayTrace& trace) { trace.requests[0].released_at = 0xffff'ffff; }},
       {"asks for nothing", [](ReplayTrace& trace) { trace.requests[2].bytes = 0; }},

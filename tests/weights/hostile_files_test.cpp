@@ -303,9 +303,11 @@ TEST(HostileFiles, AreToldFromThoseThatCannotBeRead) {
   for (int i = 0; i < 2000; ++i) entries += text("key " + std::to_string(i)) + number(8u) + text("value");
   expect_reported(read_gguf, with_data(gguf(1, 2000, entries + tensor("a", {2}, 0, 0)), 8), 1);
   expect_reported(read_npy, array("<f4", "(2, 1)", 8));
-  expect_reported(read_npy, npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }" + std::string(3000, ' '), 8));
+  expect_reported(read_npy,
+                  npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }" + std::string(3000, ' '), 8));
   const Member a{"a.npy", array("<i2", "(2,)", 4)};
-  const Member padded{"a.npy", npy("{'descr': '<i2', 'fortran_order': False, 'shape': (2,), }" + std::string(3000, ' '), 4)};
+  const Member padded{"a.npy",
+                      npy("{'descr': '<i2', 'fortran_order': False, 'shape': (2,), }" + std::string(3000, ' '), 4)};
   for (const Member& member : {a, padded}) expect_reported(read_npz, npz(local(member), {member}));
 }
 

@@ -85,8 +85,8 @@ TEST(Safetensors, UnescapesCharactersOfEveryLength) {
       {"\\udbff\\udfff", "\xf4\x8f\xbf\xbf"},
   };
   for (const auto& [escaped, name] : names) {
-    const auto table = parse(
-        file_of(std::string("{\"") + escaped + R"(":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1));
+    const auto table =
+        parse(file_of(std::string("{\"") + escaped + R"(":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}})", 1));
     ASSERT_TRUE(table.has_value()) << escaped << ": " << table.error().message();
     EXPECT_EQ(table->tensors()[0].name, name) << escaped;
   }

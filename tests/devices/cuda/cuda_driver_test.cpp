@@ -54,8 +54,8 @@ TEST_F(CudaDriver, TakesADriverThatHasAllFunctionsAndRefusesAnOlderOne) {
   for (const int version : {newest, newest_needed, newest_needed - 10}) {
     const std::string path = (folder.path() / std::to_string(version)).string();
     std::filesystem::copy_file(BERTH_CUDA_DOUBLE, path);
-    const auto* const control =
-        static_cast<const CudaDoubleControl*>(dlsym(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), "cuda_double_control"));
+    const auto* const control = static_cast<const CudaDoubleControl*>(
+        dlsym(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), "cuda_double_control"));
     const CudaDoubleOptions options{.driver_version = version};
     ASSERT_EQ(control->reset(&options), 1);
     const auto opened = Driver::open(path);
