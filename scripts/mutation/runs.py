@@ -74,7 +74,8 @@ class Runs:
         for program, path in self.build.programs.items():
             for test, file in list_tests(path).items():
                 whole = (program, test.split(".")[0] + ".*") if self.build.quick else (program, test)
-                versions[(program, test)] = versions[whole] = version(file)
+                # The compiler's cache makes names of files relative to where they were compiled.
+                versions[(program, test)] = versions[whole] = version(self.build.output / file)
                 members.setdefault(whole, []).append((program, test))
 
         def one(name):
