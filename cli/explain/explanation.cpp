@@ -36,10 +36,11 @@ std::string short_place(const std::string& place, std::size_t width) {
 std::string printable(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  if (internal::first_invalid_utf8(text) != text.size())
-    for (char& c : text)
-      if (static_cast<unsigned char>(c) >= 0x80) c = '?';
-  return text;
+  for (std::size_t at = 0;; ++at) {
+    at += internal::first_invalid_utf8(std::string_view(text).substr(at));
+    if (at == text.size()) return text;
+    text[at] = '?';
+  }
 }
 
 }  // namespace

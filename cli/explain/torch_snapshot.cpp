@@ -195,6 +195,7 @@ class Records final : public PickleRecords {
   std::uint64_t traces = 0;
   bool has_wrong_size = false;    // some size is no number of bytes
   bool has_shared_event = false;  // some event is in two lists, or twice in one
+  bool has_lost_event = false;    // some allocation or release has no address
 
  private:
   static constexpr unsigned kCountShift = 28;
@@ -241,6 +242,9 @@ class Records final : public PickleRecords {
                 .stream = stream_number(found[kStream])};
     if (found[kAction]->is(Kind::kText) && found[kAction]->bits < kWords)
       event.action = static_cast<std::uint8_t>(found[kAction]->bits);
+    // Who is freed is known by its address alone.
+    has_lost_event = has_lost_event || ((event.action == kAlloc || event.action == kFreeCompleted) &&
+                                        (found[kAddr] == nullptr || !found[kAddr]->is(Kind::kInteger)));
     events.push_back(event);
     return record(kEventRecord, events.size() - 1);
   }
@@ -445,6 +449,7 @@ class TraceMaker {
 
 Result<RequestTrace> make_trace(Records& records, RecordedAllocator recorded, const std::vector<std::uint64_t>& traces,
                                 std::optional<std::uint32_t> wanted) {
+  if (records.has_lost_event) return not_a_snapshot("an allocation or a release in it has no address");
   if (records.has_shared_event) return not_a_snapshot("an event is in two places");
   if (records.has_wrong_size) return not_a_snapshot("a size in it is not a number of bytes, or larger than any memory");
   std::vector<std::uint64_t> held(traces.size());

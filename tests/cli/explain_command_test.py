@@ -121,6 +121,13 @@ class ExplainCommand(CommandCase):
         self.assertEqual((result["requests"], result["peak_bytes"]), (4, 8 * MIB + 1700))
         self.assertTrue(result["recorded"]["complete"])
 
+    def test_shows_names_that_are_not_unicode_as_far_as_they_are(self):
+        allocator = Allocator()
+        allocator.frames = [{"filename": "/home/\udcff/模型.py", "line": 3, "name": "naïve\x1b[31m"}]
+        allocator.malloc(1000)
+        holders = self.explain(self.snapshot(allocator))["holders"]
+        self.assertEqual(holders[0]["place"], "/home/???/模型.py:3 naïve?[31m")
+
     def test_says_that_there_are_private_pools(self):
         allocator = Allocator()
         allocator.malloc(1000)
@@ -244,6 +251,10 @@ class ExplainCommand(CommandCase):
         event = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 1, "frames": []}
         for traces in ([[event, event]], [[event], [event]]):
             self.refuses(pickle.dumps({"segments": [], "device_traces": traces}), "two places")
+        for wrong in ({}, {"addr": None}, {"addr": "0x1000"}):
+            for action in ("alloc", "free_completed"):
+                event = {"action": action, "size": 512, "stream": 0, "time_us": 1, "frames": [], **wrong}
+                self.refuses(pickle.dumps({"segments": [], "device_traces": [[event]]}), "no address")
         nested = []
         nested.append(nested)
         self.refuses(pickle.dumps({"segments": nested}), "segments")
