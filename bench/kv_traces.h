@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string_view>
 #include <utility>
@@ -40,6 +41,13 @@ constexpr std::array kFamilies{
     Family{"loop", "the same prompts in turn: worst for the least recently used"},
     Family{"recent", "what was used last is used next: best for the least recently used"},
     Family{"no returns", "nothing ever returns"},
+    Family{"many turns", "long conversations of twenty turns and more"},
+    Family{"rush hours", "conversations that arrive in waves, with quiet times between"},
+    Family{"nested tools", "a common prompt, then that of one of 12 tools, then that of a user; quick steps of agents"},
+    Family{"retrieval", "a prompt, then a few of 400 documents in the order of their rank, then a question"},
+    Family{"batch jobs", "thousands of short inputs behind one long prompt, then another prompt; chats beside them"},
+    Family{"reports", "long documents with some questions over minutes, beside conversations"},
+    Family{"phases", "system prompts for a while, then conversations, then a loop"},
 };
 
 class TraceDrawer {
@@ -72,6 +80,24 @@ class TraceDrawer {
     if (family == "recent") recent();
     if (family == "no returns")
       for (int i = 0; i < 4000; ++i) one_shot(0.5 * i, {}, lognormal(12, 0.7));
+    if (family == "many turns") chats(0.15, 6000, 40, 0.9, 0.95, system, 6);
+    if (family == "rush hours")
+      for (int wave = 0; wave < 12; ++wave) chats(wave % 2 == 0 ? 0.3 : 4, 400, 60, 0.7, 0.65, system, 8, 400.0 * wave);
+    if (family == "nested tools") nested_tools();
+    if (family == "retrieval") retrieval(system);
+    if (family == "batch jobs") {
+      chats(0.5, 3600, 60, 0.7, 0.7, system, 8);
+      batch_jobs();
+    }
+    if (family == "reports") {
+      chats(0.5, 3600, 45, 0.7, 0.75, system, 6);
+      reports(system);
+    }
+    if (family == "phases") {
+      system_prompts();
+      chats(2, 2400, 60, 0.5, 0.6, system, 8, 2400);
+      loop(5000, 4000);
+    }
     std::stable_sort(trace_.begin(), trace_.end(), [](const Request& a, const Request& b) { return a.time < b.time; });
     return std::exchange(trace_, {});
   }
@@ -112,11 +138,12 @@ class TraceDrawer {
     }
   }
   void chats(double rate, double seconds, double think, double spread, double stay,
-             const std::vector<kv::Token>& system, double first) {
-    for (double t = 0; t < seconds; t += -std::log(1 - uniform()) / rate) {
+             const std::vector<kv::Token>& system, double first, double start = 0) {
+    const double end = start + seconds;
+    for (double t = start; t < end; t += -std::log(1 - uniform()) / rate) {
       std::vector<kv::Token> blocks = system;
       extend(blocks, std::ceil(lognormal(first, 0.8)));
-      chat(t, seconds, lognormal(think, 0.5), spread, std::min(0.95, stay * lognormal(1, 0.4)), std::move(blocks));
+      chat(t, end, lognormal(think, 0.5), spread, std::min(0.95, stay * lognormal(1, 0.4)), std::move(blocks));
     }
   }
   void tool_agents() {
@@ -147,9 +174,58 @@ class TraceDrawer {
         one_shot(at, document, 1);
     }
   }
-  void loop() {
+  void loop(double start = 0, int count = 6000) {
     const auto prompts = texts(300, 10, 0);
-    for (int i = 0; i < 6000; ++i) add(i * 0.5, prompts[static_cast<std::size_t>(i) % 300]);
+    for (int i = 0; i < count; ++i) add(start + i * 0.5, prompts[static_cast<std::size_t>(i) % 300]);
+  }
+  void nested_tools() {
+    std::vector<kv::Token> common;
+    extend(common, 8);
+    auto tools = texts(12, 15, 40);
+    for (auto& tool : tools) tool.insert(tool.begin(), common.begin(), common.end());
+    std::vector<std::vector<kv::Token>> users(12 * 80);
+    for (std::size_t i = 0; i < users.size(); ++i) {
+      users[i] = tools[i % 12];
+      extend(users[i], 2 + 2 * uniform());
+    }
+    for (double t = 0; t < 3000; t += -std::log(1 - uniform()) / 0.5) {
+      std::vector<kv::Token> blocks = users[popular(12, 2) + 12 * popular(80, 2)];
+      extend(blocks, std::ceil(lognormal(1.5, 0.5)));
+      chat(t, 3000, lognormal(6, 0.5), 0.8, 0.8, std::move(blocks));
+    }
+  }
+  void retrieval(const std::vector<kv::Token>& system) {
+    // A document has other blocks after another document, because a block stands for all tokens before it too.
+    std::map<std::vector<std::size_t>, std::vector<kv::Token>> prompts;
+    for (int i = 0; i < 5000; ++i) {
+      std::vector<std::size_t> rank;
+      std::vector<kv::Token> blocks = system;
+      for (int n = 2 + static_cast<int>(3 * uniform()); n > 0; --n) {
+        rank.push_back(popular(400, 3));
+        auto& prompt = prompts[rank];
+        if (prompt.empty()) extend(prompt = blocks, 2 + 2 * uniform());
+        blocks = prompt;
+      }
+      one_shot(i * 0.5, blocks, 1);
+    }
+  }
+  void batch_jobs() {
+    for (double t = 0; t < 3600;) {
+      std::vector<kv::Token> prompt;
+      extend(prompt, lognormal(20, 0.5));
+      for (const double end = t + lognormal(200, 0.7); t < std::min(end, 3600.0); t += lognormal(0.7, 0.5))
+        one_shot(t, prompt, 1 + 3 * uniform());
+      t += lognormal(60, 1);
+    }
+  }
+  void reports(const std::vector<kv::Token>& system) {
+    for (double t = 0; t < 3600; t += -std::log(1 - uniform()) / 0.2) {
+      std::vector<kv::Token> document = system;
+      extend(document, std::ceil(lognormal(60, 0.6)));
+      double at = t;
+      for (int n = 1 + static_cast<int>(5 * uniform() * uniform()); n > 0; --n, at += lognormal(90, 0.9))
+        one_shot(at, document, 1);
+    }
   }
   void recent() {
     std::vector<std::vector<kv::Token>> stack;

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 #include <vector>
 
 #include "berth/kv/eviction.h"
+#include "kv/policy_duel.h"
 #include "kv/return_model.h"
 
 namespace berth::kv {
@@ -11,23 +13,26 @@ using namespace berth::internal::kv_cache;
 namespace {
 
 constexpr std::uint32_t kWatches = 24576;  // sequences and blocks whose return is awaited, evicted or not
-constexpr std::uint32_t kTails = static_cast<std::uint32_t>(kVisitClasses);  // lists of last blocks start here
-constexpr std::uint32_t kHistory = 2 * static_cast<std::uint32_t>(kVisitClasses);
-constexpr std::uint32_t kLists = kHistory + static_cast<std::uint32_t>(kHistoryClasses);
+constexpr auto kLists = static_cast<std::uint32_t>(kClasses);
 constexpr std::uint32_t kNever = 0xffff'ffff;
 // The horizon of the prediction: this many times the time in which new blocks would fill the cache. The watches must
-// reach further back than that, or nothing is learned.
+// reach further back than that, or nothing is learned. A cache that is young looks less far, to learn from the start.
 constexpr double kHorizon = 1.5;
+constexpr double kShareOfAge = 1.0 / 3;
 constexpr std::uint32_t kRefreshEvery = 128;
 // A block can be watched twice: as the end of a sequence, and for its own history. This tells the hashes apart.
 constexpr std::uint32_t kOfHistory = 0x5bd1'e995;
 constexpr int kMostSteps = 64;        // to find the place of a block in its list
 constexpr std::size_t kMostRuns = 8;  // of one sequence that are watched
+// New blocks of a sequence are divided into parts that double in length, because others may share its beginning alone.
+// The last block is a part of its own: it is often not full, and then no other sequence repeats it.
+constexpr int kLastBlock = 0;
+constexpr int kMostParts = 11;
+constexpr int kUsedBefore = 12;
 
 // A place in the tree that was used. If another sequence passes it, it has returned.
 struct Watch {
   std::uint32_t hash = 0;
-  std::uint32_t tail = 0;  // the hash of the last block of the sequence
   std::uint32_t time = 0;
   std::uint32_t age = kNever;  // at which it returned
   std::uint32_t blocks = 0;    // of the sequence
@@ -46,6 +51,7 @@ class ReturnEviction final : public EvictionPolicy {
     nodes_ = nodes;
     watches_.resize(kWatches);
     table_.assign(std::size_t{2} * kWatches, kNever);
+    duel_.reserve(nodes);
     return {};
   }
 
@@ -67,7 +73,8 @@ class ReturnEviction final : public EvictionPolicy {
   Node victim(Blocks& blocks) noexcept override;
 
   std::size_t bookkeeping_bytes() const noexcept override {
-    return sizeof *this + watches_.capacity() * sizeof(Watch) + table_.capacity() * sizeof(std::uint32_t);
+    return sizeof *this + watches_.capacity() * sizeof(Watch) + table_.capacity() * sizeof(std::uint32_t) +
+           duel_.bookkeeping_bytes();
   }
 
  private:
@@ -85,13 +92,12 @@ class ReturnEviction final : public EvictionPolicy {
   }
   void count_those_at_risk(std::uint32_t now) noexcept;
   void restore_histories(std::span<const Node> path, std::uint32_t turns, Blocks& blocks) const noexcept;
-  float worth(Node node, std::uint32_t list, const Blocks& blocks) const noexcept {
-    const std::size_t bucket = age_bucket(blocks.now() - blocks.notes(node).last);
-    if (list >= kHistory) return model_.worth(static_cast<std::uint8_t>(list - kHistory + kVisitClasses), bucket);
-    if (list >= kTails) return model_.worth(static_cast<std::uint8_t>(list - kTails), bucket) * tail_returns_;
-    return model_.worth(static_cast<std::uint8_t>(list), bucket);
+  // Lists are classes: those of sequences, then those of histories.
+  float worth(std::uint32_t list, std::uint32_t age) const noexcept {
+    return model_.worth(static_cast<std::uint8_t>(list), age_bucket(age));
   }
 
+  PolicyDuel duel_;
   ReturnModel model_;
   std::vector<Watch> watches_;
   std::vector<std::uint32_t> table_;            // numbers of watches by hash
@@ -102,7 +108,6 @@ class ReturnEviction final : public EvictionPolicy {
   std::uint32_t visits_ = 0;
   std::uint32_t first_time_ = 0;
   double new_blocks_ = 0;
-  float tail_returns_ = 0.5f;  // how often the last block of a sequence is used when the sequence returns
 };
 
 // Notes::pace is the mean time between uses, in eighths of an octave of milliseconds.
@@ -132,7 +137,8 @@ void ReturnEviction::count_those_at_risk(std::uint32_t now) noexcept {
     }
   }
   const double seconds = std::max(1.0, (now - first_time_) / 1000.0);
-  const double horizon = std::clamp(kHorizon * nodes_ / std::max(1e-9, new_blocks_ / seconds), 5.0, 4.0e6);
+  const double furthest = std::clamp(seconds * kShareOfAge, 5.0, 4.0e6);
+  const double horizon = std::clamp(kHorizon * nodes_ / std::max(1e-9, new_blocks_ / seconds), 5.0, furthest);
   const auto wait = static_cast<std::uint32_t>(horizon * 1000);
   for (learned_at_ = std::max(learned_at_, oldest); learned_at_ != next_; ++learned_at_) {
     const Watch& watch = watches_[learned_at_ % kWatches];
@@ -173,14 +179,11 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
     if (watch->age == kNever) {
       watch->age = visit.opened - watch->time;
       model_.returned(watch->group, age_bucket(watch->age));
-      if (watch->tail != watch->hash) {
-        const bool tail = i + 1 < path.size() && blocks.hash(path[i + 1]) == watch->tail;
-        tail_returns_ += ((tail ? 1.0f : 0.0f) - tail_returns_) * 0.02f;
-      }
     }
     before = watch;
     known = i + 1;
   }
+  const double since_shared = before == nullptr ? 0 : (visit.opened - before->time) / 1000.0;
   // A sequence that shares less than half of another one only shares its beginning.
   if (before != nullptr && known * 2 <= before->blocks) before = nullptr;
 
@@ -189,7 +192,7 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
   own.blocks = static_cast<std::uint32_t>(path.size());
   double gap = 0;
   if (before != nullptr) {
-    gap = std::max(1.0, (visit.opened - before->time) / 1000.0);
+    gap = std::max(1.0, since_shared);
     own.turns = static_cast<std::uint16_t>(std::min(before->turns + 1, 60'000));
     own.mean_log_gap = before->mean_log_gap +
                        (static_cast<float>(std::log2(gap)) - before->mean_log_gap) / static_cast<float>(own.turns);
@@ -207,18 +210,21 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
                                  some(gap),
                                  some(std::exp2(static_cast<double>(own.mean_log_gap))),
                                  some(1 + grown),
-                                 half_octaves(static_cast<double>(fresh))};
+                                 half_octaves(static_cast<double>(fresh)),
+                                 0};  // the part: see below
   for (std::size_t f = 0; f < kFeatures; ++f) own.features[f] = static_cast<std::uint8_t>(values[f]);
-  own.group = model_.classify(own.features);
   new_blocks_ += static_cast<double>(fresh);
 
   restore_histories(path, own.turns, blocks);
   for (std::size_t i = 0; i < path.size(); ++i) {
     Notes& notes = blocks.notes(path[i]);
     if (notes.visits == 0) {
-      // New, or evicted and computed again: then the sequence that it continues may know its history.
+      // New, or evicted and computed again: then the sequence that it continues, or shares, may know its history.
       notes.visits = 1;
-      if (before != nullptr && i < known) {
+      if (before == nullptr && i < known) {
+        notes.visits = 2;
+        notes.pace = pace_of(since_shared);
+      } else if (i < known) {
         notes.visits = static_cast<std::uint8_t>(std::min(own.turns + 1, 255));
         notes.pace = pace_of(std::exp2(static_cast<double>(own.mean_log_gap)));
       }
@@ -234,19 +240,31 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
     }
     notes.last = now;
   }
-  // Each block goes by its own history if it has one, otherwise by that of the sequence.
+  // Each block goes by its own history if it has one, otherwise by its part of the sequence.
+  std::size_t first_new = path.size();
+  while (first_new > 0 && blocks.notes(path[first_new - 1]).visits < 2) --first_new;
+  const auto part_of = [&](std::size_t i) {
+    if (i + 1 == path.size()) return kLastBlock;
+    if (i < first_new) return kUsedBefore;
+    return std::min<int>(std::bit_width((i - first_new) / 2 + 1), kMostParts);
+  };
+  const auto watch_part = [&](std::size_t end) {
+    own.hash = blocks.hash(path[end]);
+    add(own);
+  };
   std::size_t watched = 0;
+  bool sequence_watched = false;  // at the block before the last
   for (std::size_t i = 0; i < path.size(); ++i) {
     Notes& notes = blocks.notes(path[i]);
+    const int part = part_of(i);
     if (notes.visits >= 2) {
       const std::uint8_t group = ReturnModel::classify(notes.visits, pace_seconds(notes.pace));
-      notes.list = static_cast<std::uint8_t>(group - kVisitClasses + kHistory);
+      notes.list = group;
       // One watch for a run of blocks with the same history, at its end.
       const bool ends = i + 1 == path.size() || blocks.notes(path[i + 1]).visits != notes.visits;
       if (ends && watched++ < kMostRuns) {
         Watch watch;
         watch.hash = blocks.hash(path[i]) ^ kOfHistory;
-        watch.tail = watch.hash;
         watch.time = now;
         watch.group = group;
         watch.blocks = own.blocks;
@@ -255,27 +273,37 @@ void ReturnEviction::visited(const Visit& visit, Blocks& blocks) noexcept {
         add(watch);
       }
     } else {
-      notes.list = static_cast<std::uint8_t>(i + 1 == path.size() ? kTails + own.group : own.group);
+      if (i == first_new || part != part_of(i - 1)) {
+        own.features[kFeatures - 1] = static_cast<std::uint8_t>(part);
+        own.group = model_.classify(own.features);
+      }
+      notes.list = own.group;
+      if (i + 1 == path.size() || part != part_of(i + 1)) {
+        watch_part(i);
+        sequence_watched = sequence_watched || i + 2 == path.size();
+      }
     }
   }
-  if (!path.empty()) {
-    // The last block is often one that no other sequence repeats: the one before it tells more.
-    own.tail = blocks.hash(path.back());
-    own.hash = path.size() >= 2 ? blocks.hash(path[path.size() - 2]) : own.tail;
-    add(own);
+  if (!path.empty() && !sequence_watched) {
+    const std::size_t end = path.size() - std::min<std::size_t>(path.size(), 2);
+    own.features[kFeatures - 1] = static_cast<std::uint8_t>(part_of(end));
+    own.group = model_.classify(own.features);
+    watch_part(end);
   }
+  duel_.visited(path, now, blocks, [&](std::uint32_t list, std::uint32_t last) { return worth(list, now - last); });
   count_those_at_risk(now);
   if (visits_ % kRefreshEvery == 0 || (visits_ < kRefreshEvery && (visits_ & (visits_ - 1)) == 0)) model_.refresh();
 }
 
 Node ReturnEviction::victim(Blocks& blocks) noexcept {
-  // What a page earns may rise with its age and then falls, so the least of a list is at one of its ends.
+  // What a page earns may rise with its age and then falls, so the least of a list is at one of its ends. Where nothing
+  // is known to be worth more, the oldest goes.
   Node worst = kNoNode;
   float least = 0;
   std::uint32_t last = 0;
   const auto consider = [&](Node node, std::uint32_t list) {
-    const float value = worth(node, list, blocks);
     const std::uint32_t age = blocks.now() - blocks.notes(node).last;
+    const float value = duel_.model_leads() ? worth(list, age) : 0;
     if (worst != kNoNode && (value > least || (value == least && age <= last))) return;
     worst = node;
     least = value;

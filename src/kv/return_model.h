@@ -1,8 +1,8 @@
-// Learns when sequences are continued. A sequence is described by a few features; the model predicts how likely it is
-// to be continued soon, sorts sequences into classes by that, and counts for each class how many are continued at which
-// age. From the counts follows what a page of the class earns: the largest rate of hits for the time held, over all
-// ages at which one could give up. Everything is learned from the cache's own sequences; old counts fade. Not
-// thread-safe.
+// Learns when the blocks of sequences are used again. A run of blocks is described by a few features; the model
+// predicts how likely it is to be used soon, sorts runs into classes by that, and counts for each class how many are
+// used at which age. From the counts follows what a page of the class earns: the largest rate of hits for the time
+// held, over all ages at which one could give up. Everything is learned from the cache's own sequences; old counts
+// fade. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace berth::internal::kv_cache {
 
 constexpr std::size_t kAges = 36;  // half octaves from half a second on
-constexpr std::size_t kFeatures = 7;
+constexpr std::size_t kFeatures = 8;
 constexpr std::size_t kFeatureValues = 24;
 constexpr std::size_t kVisitClasses = 16;  // by predicted chance of a return
 constexpr std::size_t kPaces = 24;         // half octaves of the mean time between uses

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -103,6 +104,49 @@ TEST(KvEviction, RemembersHowOftenASharedPromptWasUsedAfterItWasEvicted) {
   EXPECT_EQ(uses, 4);
   use(*cache, {7, 8, 9}, now += 1'000);
   EXPECT_EQ(uses, 1) << "a prompt that was never seen";
+}
+
+TEST(KvEviction, RemembersTheBeginningThatTwoSequencesShareAfterItWasEvicted) {
+  int uses = 0;
+  const auto cache = cache_of(60, std::make_unique<UseWitness>(make_return_eviction(), uses));
+  std::vector<Token> tokens(20);
+  std::iota(tokens.begin(), tokens.end(), 1);
+  use(*cache, tokens, 1'000);
+  EXPECT_EQ(uses, 1);
+  cache->drop_cached();
+  // A quarter of it, then something else: it is not continued, but its beginning was used twice.
+  std::iota(tokens.begin() + 5, tokens.end(), 1'000);
+  use(*cache, tokens, 3'000);
+  EXPECT_EQ(uses, 2);
+}
+
+// Prompts of which the last one is the most likely to come again: no rule is better than the least recently used.
+TEST(KvEviction, DoesAsTheLeastRecentlyUsedWhereNothingIsBetter) {
+  const auto hits = [](EvictionPolicyPtr policy) {
+    const auto cache = cache_of(400, std::move(policy));
+    std::mt19937_64 random(4);  // one draw: how near the two are is a matter of chance
+    std::vector<std::vector<Token>> stack;
+    Token next = 0;
+    for (std::uint64_t i = 0; i < 4'000; ++i) {
+      const double depth = std::pow(std::uniform_real_distribution<double>(0, 1)(random), 4) * 300;
+      std::vector<Token> tokens;
+      if (random() % 5 == 0 || depth >= static_cast<double>(stack.size())) {
+        tokens.resize(6 + random() % 8);
+        std::iota(tokens.begin(), tokens.end(), next);
+        next += static_cast<Token>(tokens.size());
+      } else {
+        const auto at = stack.end() - 1 - static_cast<std::ptrdiff_t>(depth);
+        tokens = std::move(*at);
+        stack.erase(at);
+      }
+      use(*cache, tokens, 1'000 + 400 * i);
+      stack.push_back(std::move(tokens));
+    }
+    return static_cast<double>(cache->counters().cached_tokens);
+  };
+  const double lru = hits(make_lru_eviction());
+  EXPECT_GT(lru, 0);
+  EXPECT_GE(hits(make_return_eviction()), 0.99 * lru);
 }
 
 }  // namespace

@@ -137,8 +137,9 @@ EvictionPolicyPtr make_lru_eviction();
 
 // Evicts the block that earns least: it learns from the sequences of this cache how likely one with such a length, pace
 // and number of turns is to be continued, and after how long, and compares the hits that are to be expected with the
-// time for which the memory would be held. It remembers evicted sequences too. It needs no settings. `victim` takes
-// O(lists), `visited` O(blocks of the sequence).
+// time for which the memory would be held. It remembers evicted sequences too. On a sample of the blocks it plays what
+// it has learned against eviction of the least recently used, and does as that does while it is not ahead. It needs no
+// settings. `victim` takes O(lists), `visited` O(blocks of the sequence).
 EvictionPolicyPtr make_return_eviction();
 
 }  // namespace berth::kv
