@@ -6,8 +6,8 @@
 //
 // Hit rate: blocks of a request that are cached, from the front until the first that is not, over all blocks of all
 // requests. "simple" is the best of three simple policies for each row (kv_policies.h). The oracle knows the future and
-// evicts what is used again last. The policy was developed with the seeds 1 and 2 of the synthetic traces; other seeds
-// are for judging it.
+// evicts what is used again last. The policy was developed with the seeds 1 to 3 of the synthetic traces; other
+// seeds are for judging it.
 #include <fmt/core.h>
 
 #include <algorithm>
