@@ -15,6 +15,9 @@ constexpr std::int32_t kRareDivisors[] = {64, 3, 5, 6, 10, 12, 160, 320};
 // What convolutions without padding take off: at most so much for each unit of the divisor.
 constexpr std::int32_t kShiftedDivisors[] = {1, 2, 4, 8};
 constexpr std::int32_t kMostShifted = 12;
+// Strides of sound, and their windows, which are multiples of 16.
+constexpr std::int32_t kSoundDivisors[] = {64, 128, 160, 256, 320, 512};
+constexpr std::int32_t kSoundStep = 16, kMostSoundShifted = 4;
 // Samples from which such a function is looked for. There are many of them, and with fewer one fits by chance.
 constexpr std::size_t kShiftedSamples = 4;
 constexpr Wide kLargest = Wide{1} << 62;
@@ -130,7 +133,8 @@ std::uint64_t determinant(std::span<const std::span<const std::int64_t>> columns
 
 }  // namespace
 
-std::optional<std::uint64_t> ExactFunction::operator()(std::span<const std::int64_t> point) const noexcept {
+std::optional<std::uint64_t> ExactFunction::operator()(std::span<const std::int64_t> point,
+                                                       bool round_up) const noexcept {
   Wide sum = 0;
   for (std::size_t i = 0; i < monomials.size(); ++i) {
     const std::optional<std::int64_t> value = value_of(monomials[i], forms, point);
@@ -138,8 +142,8 @@ std::optional<std::uint64_t> ExactFunction::operator()(std::span<const std::int6
     if (!value || !multiply(numerators[i], *value, term) || __builtin_add_overflow(sum, term, &sum))
       return std::nullopt;
   }
-  if (sum % denominator != 0) return std::nullopt;
-  sum /= denominator;
+  if (sum % denominator != 0 && !round_up) return std::nullopt;
+  sum = sum / denominator + (sum % denominator > 0 ? 1 : 0);
   if (sum <= 0 || sum >= kLargest) return std::nullopt;
   return static_cast<std::uint64_t>(sum);
 }
@@ -244,14 +248,21 @@ struct FunctionFinder::Search {
   void try_shifted() {
     if (values.size() < kShiftedSamples) return;
     for (const std::int32_t divide : kShiftedDivisors)
-      for (std::int32_t off = 1; off <= kMostShifted * divide; ++off)
-        for (unsigned which = 1; which < 1u << finder.variables_; ++which) {
-          Forms forms{};
-          for (std::size_t v = 0; v < finder.variables_; ++v)
-            if ((which >> v & 1) != 0) forms[v] = {divide, -off};
-          for (const Monomial& monomial : finder.monomials_)
-            if (found.size() < limit && uses_once(monomial, which)) try_ratio(forms, monomial);
-        }
+      for (std::int32_t off = 1; off <= kMostShifted * divide; ++off) try_form({divide, -off});
+    if (!found.empty()) return;
+    for (const std::int32_t divide : kSoundDivisors)
+      for (std::int32_t add = divide - kSoundStep; add >= -kMostSoundShifted * divide; add -= kSoundStep)
+        try_form({divide, add});
+  }
+
+  void try_form(const Form& form) {
+    for (unsigned which = 1; which < 1u << finder.variables_; ++which) {
+      Forms forms{};
+      for (std::size_t v = 0; v < finder.variables_; ++v)
+        if ((which >> v & 1) != 0) forms[v] = form;
+      for (const Monomial& monomial : finder.monomials_)
+        if (found.size() < limit && uses_once(monomial, which)) try_ratio(forms, monomial);
+    }
   }
 
   bool uses_once(const Monomial& monomial, unsigned which) const noexcept {

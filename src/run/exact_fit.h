@@ -40,7 +40,8 @@ struct ExactFunction {
 
   // The value at `point` (one number for each variable). Nothing if it is not a positive whole number below 2^62, which
   // the bytes of a request always are: the function is then not the one that was looked for.
-  std::optional<std::uint64_t> operator()(std::span<const std::int64_t> point) const noexcept;
+  // With `round_up` it need not be whole.
+  std::optional<std::uint64_t> operator()(std::span<const std::int64_t> point, bool round_up = false) const noexcept;
 };
 
 // Finds functions from samples at given points. What does not depend on the values is computed once, so that many

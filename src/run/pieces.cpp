@@ -12,6 +12,8 @@ namespace {
 
 // Quantities that are kept for one piece; they nearly always agree.
 constexpr std::size_t kMaxMultiples = 4;
+// Orders that are kept.
+constexpr std::size_t kMaxDivisions = 8;
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 62;
 
 }  // namespace
@@ -20,7 +22,7 @@ Pieces::Pieces(std::span<const std::vector<std::uint64_t>> known, std::vector<st
     : values_(std::move(values)), samples_(values_.size()), known_(known.begin(), known.end()) {
   for (const std::uint64_t value : values_) unit_ = std::gcd(unit_, value);
   std::set<std::vector<std::uint32_t>> seen;
-  std::vector<std::uint32_t> best;
+  std::vector<std::vector<std::uint32_t>> orders;
   // The bytes of other requests come last and are tried first: they know how an engine rounds.
   for (auto key = static_cast<std::uint32_t>(known.size()); key-- > 0;) {
     std::vector<std::uint32_t> order(samples_);
@@ -30,33 +32,42 @@ Pieces::Pieces(std::span<const std::vector<std::uint64_t>> known, std::vector<st
     // A quantity that is the same everywhere orders nothing.
     if (samples_ > 1 && known[key][order.front()] == known[key][order.back()]) continue;
     if (!seen.insert(order).second) continue;
-    std::vector<Piece> pieces = divide(order, key);
-    if (!pieces_.empty() && pieces.size() >= pieces_.size()) continue;
-    pieces_ = std::move(pieces);
-    best = std::move(order);
-    key_ = key;
+    Division division = divide(order, key);
+    const std::size_t fewest = divisions_.empty() ? samples_ + 1 : divisions_[0].pieces.size();
+    if (division.pieces.size() > fewest) continue;
+    if (division.pieces.size() < fewest) {
+      divisions_.clear();
+      orders.clear();
+    }
+    if (divisions_.size() == kMaxDivisions) continue;
+    divisions_.push_back(std::move(division));
+    orders.push_back(std::move(order));
   }
-  explain_ = 3 * pieces_.size() <= samples_;
+  explain_ = !divisions_.empty() && 3 * divisions_[0].pieces.size() <= samples_;
   if (explain_) return;
   // Pieces of a sample or two are there by chance. Each sample is then one of its own, and its neighbours bound what is
   // between them.
-  pieces_.clear();
-  for (const std::uint32_t s : best) pieces_.push_back({s, s, known[key_][s], known[key_][s], {0, key_}});
+  for (std::size_t i = 0; i < divisions_.size(); ++i) divisions_[i] = one_by_one(orders[i], divisions_[i].key);
 }
 
-std::vector<Pieces::Piece> Pieces::divide(std::span<const std::uint32_t> order, std::uint32_t key) const {
-  const std::vector<std::vector<std::uint64_t>>& known = known_;
-  std::vector<Piece> pieces;
+Pieces::Division Pieces::one_by_one(std::span<const std::uint32_t> order, std::uint32_t key) const {
+  Division division{key, {}};
+  for (const std::uint32_t s : order) division.pieces.push_back({s, s, known_[key][s], known_[key][s], {0, key}});
+  return division;
+}
+
+Pieces::Division Pieces::divide(std::span<const std::uint32_t> order, std::uint32_t key) const {
+  Division division{key, {}};
   for (std::size_t begin = 0; begin < order.size();) {
     const std::uint32_t first = order[begin];
-    std::vector<std::uint32_t> multiples(known.size());
+    std::vector<std::uint32_t> multiples(known_.size());
     std::iota(multiples.begin(), multiples.end(), 0u);
     std::size_t end = begin + 1;
     for (; end < order.size(); ++end) {
       const std::uint32_t s = order[end];
       std::vector<std::uint32_t> still;
       for (const std::uint32_t m : multiples)
-        if (Wide{values_[s]} * known[m][first] == Wide{values_[first]} * known[m][s]) still.push_back(m);
+        if (Wide{values_[s]} * known_[m][first] == Wide{values_[first]} * known_[m][s]) still.push_back(m);
       if (still.empty()) break;
       multiples = std::move(still);
     }
@@ -64,14 +75,17 @@ std::vector<Pieces::Piece> Pieces::divide(std::span<const std::uint32_t> order, 
     if (end == begin + 1) multiples = {0, key};
     if (multiples.size() > kMaxMultiples) multiples.resize(kMaxMultiples);
     const std::uint32_t last = order[end - 1];
-    pieces.push_back({first, last, known[key][first], known[key][last], std::move(multiples)});
+    division.pieces.push_back({first, last, known_[key][first], known_[key][last], std::move(multiples)});
     begin = end;
   }
-  return pieces;
+  return division;
 }
 
 bool Pieces::bound(const Piece& piece, std::span<const std::uint64_t> known, Bounds& bounds) const {
+  bool some = false;
   for (const std::uint32_t m : piece.multiples) {
+    if (known[m] == 0) continue;
+    some = true;
     const Wide product = Wide{values_[piece.first]} * known[m];
     const Wide base = known_[m][piece.first];
     // What comes in steps is a multiple of the step.
@@ -84,37 +98,47 @@ bool Pieces::bound(const Piece& piece, std::span<const std::uint64_t> known, Bou
     bounds.least = bounds.most == 0 ? least : std::min(bounds.least, least);
     bounds.most = std::max(bounds.most, most);
   }
-  return true;
+  return some;
 }
 
-std::optional<Pieces::Bounds> Pieces::operator()(std::span<const std::uint64_t> known) const {
-  if (pieces_.empty()) return std::nullopt;
-  const std::uint64_t at = known[key_];
+bool Pieces::bound(const Division& division, std::span<const std::uint64_t> known, Bounds& bounds) const {
+  const std::vector<Piece>& pieces = division.pieces;
+  const std::uint64_t at = known[division.key];
+  if (at == 0) return false;
   // The first piece that does not end before this point, and the one before it unless the point is inside.
-  const auto next = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) { return at <= piece.high; });
-  Bounds bounds{.certain = true};
-  if (next != pieces_.end()) {
-    if (!bound(*next, known, bounds)) return std::nullopt;
+  const auto next = std::find_if(pieces.begin(), pieces.end(), [&](const Piece& piece) { return at <= piece.high; });
+  if (next != pieces.end()) {
+    if (!bound(*next, known, bounds)) return false;
     bounds.certain = bounds.certain && (!next->single() || at == next->low);
-    if (at >= next->low) return bounds;
+    if (at >= next->low) return true;
     // What is constant from some point on need not be before it.
     const Wide scaled = Wide{values_[next->first]} * at / next->low;
     bounds.certain = bounds.certain && scaled >= bounds.least;
     bounds.least = std::min(bounds.least, std::max<std::uint64_t>(static_cast<std::uint64_t>(scaled), 1));
   }
-  if (next != pieces_.begin()) {
+  if (next != pieces.begin()) {
     const Piece& before = *std::prev(next);
-    if (!bound(before, known, bounds)) return std::nullopt;
+    if (!bound(before, known, bounds)) return false;
     bounds.certain = bounds.certain && !before.single();
     // Two pieces that agree here may still hide a third between them.
-    if (next != pieces_.end()) bounds.certain = false;
+    if (next != pieces.end()) bounds.certain = false;
   }
+  return true;
+}
+
+std::optional<Pieces::Bounds> Pieces::operator()(std::span<const std::uint64_t> known) const {
+  Bounds bounds{.certain = true};
+  bool some = false;
+  for (const Division& division : divisions_) some = bound(division, known, bounds) || some;
+  if (!some || bounds.most == 0) return std::nullopt;
   return bounds;
 }
 
 bool Pieces::shows_a_border(std::size_t sample) const noexcept {
-  return explain_ && std::any_of(pieces_.begin(), pieces_.end(),
-                                 [&](const Piece& piece) { return piece.first == sample || piece.last == sample; });
+  if (!explain_) return false;
+  const std::vector<Piece>& pieces = divisions_[0].pieces;
+  return std::any_of(pieces.begin(), pieces.end(),
+                     [&](const Piece& piece) { return piece.first == sample || piece.last == sample; });
 }
 
 }  // namespace berth::internal::replay

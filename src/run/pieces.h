@@ -1,7 +1,8 @@
 // Bytes that are no one function of the dimensions: a workspace that an engine makes as large as its input up to some
 // border, and of a fixed size beyond it, or in steps. The samples are put in the order of some known quantity, such as
 // the bytes of another request, and divided into pieces on each of which the bytes are a multiple of a known quantity.
-// Nobody knows where between two samples a border is, so there both pieces bound the bytes. Plain values; any thread
+// Nobody knows where between two samples a border is, so there both pieces bound the bytes; and where several orders
+// give as few pieces, all of them do. Plain values; any thread
 // may call.
 #pragma once
 
@@ -23,7 +24,8 @@ class Pieces {
     std::uint64_t least = 0, most = 0;
     bool certain = false;  // no other piece, and at least two samples, say what the bytes are
   };
-  // Between what the bytes are where the known quantities have these values. Nothing if a number becomes too large.
+  // Between what the bytes are where the known quantities have these values; 0: it has none. Nothing if a number
+  // becomes too large, or what is needed has no value.
   std::optional<Bounds> operator()(std::span<const std::uint64_t> known) const;
 
   // A sample at the end of a piece says where a border is.
@@ -38,14 +40,20 @@ class Pieces {
     std::vector<std::uint32_t> multiples;  // quantities whose multiple the bytes are
     bool single() const noexcept { return first == last; }
   };
-  std::vector<Piece> divide(std::span<const std::uint32_t> order, std::uint32_t key) const;
+  // The samples in one order.
+  struct Division {
+    std::uint32_t key;  // the quantity that orders them
+    std::vector<Piece> pieces;
+  };
+  Division divide(std::span<const std::uint32_t> order, std::uint32_t key) const;
+  Division one_by_one(std::span<const std::uint32_t> order, std::uint32_t key) const;
+  bool bound(const Division& division, std::span<const std::uint64_t> known, Bounds& bounds) const;
   bool bound(const Piece& piece, std::span<const std::uint64_t> known, Bounds& bounds) const;
 
   std::vector<std::uint64_t> values_;
   std::size_t samples_;
   std::uint64_t unit_ = 0;  // divides all values
-  std::uint32_t key_ = 0;   // the quantity that orders the samples
-  std::vector<Piece> pieces_;
+  std::vector<Division> divisions_;
   bool explain_ = false;
   std::vector<std::vector<std::uint64_t>> known_;  // rows of the quantities that are used
 };

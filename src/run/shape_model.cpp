@@ -14,8 +14,8 @@ constexpr std::size_t kMaxOrders = 4;
 // Functions that explain a row of values are kept up to this number, to see whether they agree.
 constexpr std::size_t kMaxFunctions = 48;
 
-// What may order or scale bytes that are no function: 1, each variable, and their product.
-std::vector<std::uint64_t> quantities(std::span<const std::int64_t> point) {
+// 1, each variable, and their product.
+std::vector<std::uint64_t> plain_quantities(std::span<const std::int64_t> point) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 61;
   std::vector<std::uint64_t> all{1};
   std::int64_t product = 1;
@@ -154,16 +154,27 @@ void ShapeModel::fit(Kind& kind) {
 void ShapeModel::find_pieces(Kind& kind, const std::vector<std::vector<std::int64_t>>& points,
                              std::vector<std::vector<std::uint64_t>> rows) {
   kind.pieces.assign(rows.size(), std::nullopt);
-  // What is known at every sample: 1, the variables, and the bytes that a function explains. In the order of
-  // all_bounds().
+  kind.quantities.clear();
+  unlearned_ = false;
+  if (std::none_of(kind.functions.begin(), kind.functions.end(), [](const auto& found) { return found.empty(); }))
+    return;
+  // A quantity must have a value at every sample.
+  const auto add = [&](Quantity quantity) {
+    kind.quantities.push_back(quantity);
+    if (std::any_of(points.begin(), points.end(), [&](const auto& p) { return known_at(kind, p).back() == 0; }))
+      kind.quantities.pop_back();
+  };
+  for (std::uint32_t f = 0; f < rows.size(); ++f) {
+    if (kind.functions[f].empty()) continue;
+    for (std::uint32_t v = 0; v < kind.variables.size() && kind.variables.size() > 1; ++v) add({f, v});
+    add({f});
+  }
   std::vector<std::vector<std::uint64_t>> known;
   for (const auto& point : points) {
-    const std::vector<std::uint64_t> column = quantities(point);
+    const std::vector<std::uint64_t> column = known_at(kind, point);
     known.resize(column.size());
     for (std::size_t q = 0; q < column.size(); ++q) known[q].push_back(column[q]);
   }
-  for (std::size_t f = 0; f < rows.size(); ++f)
-    if (!kind.functions[f].empty()) known.push_back(rows[f]);
   bool all_explained = true;
   for (std::size_t f = 0; f < rows.size(); ++f) {
     if (!kind.functions[f].empty()) continue;
@@ -207,34 +218,43 @@ bool ShapeModel::in_reach(const Kind& kind, Dimensions dimensions) noexcept {
 std::optional<Pieces::Bounds> ShapeModel::bounds(const std::vector<ExactFunction>& functions,
                                                  std::span<const std::int64_t> point) {
   std::optional<Pieces::Bounds> result;
-  for (const ExactFunction& function : functions) {
-    const std::optional<std::uint64_t> bytes = function(point);
-    if (!bytes) continue;
-    if (!result) result = {.least = *bytes, .most = *bytes, .certain = true};
-    result->certain = result->certain && result->most == *bytes;
-    result->least = std::min(result->least, *bytes);
-    result->most = std::max(result->most, *bytes);
+  // Where none gives a whole number, none is the one; they are still near it.
+  for (const bool round_up : {false, true}) {
+    for (const ExactFunction& function : functions) {
+      const std::optional<std::uint64_t> bytes = function(point, round_up);
+      if (!bytes) continue;
+      if (!result) result = {.least = *bytes, .most = *bytes, .certain = !round_up};
+      result->certain = result->certain && result->most == *bytes;
+      result->least = std::min(result->least, *bytes);
+      result->most = std::max(result->most, *bytes);
+    }
+    if (result) break;
   }
   return result;
 }
 
 std::vector<Pieces::Bounds> ShapeModel::all_bounds(const Kind& kind, std::span<const std::int64_t> point) {
   std::vector<Pieces::Bounds> all(kind.functions.size());
-  std::vector<std::uint64_t> known = quantities(point);
+  std::vector<std::uint64_t> known;
   for (std::size_t f = 0; f < all.size(); ++f) {
-    if (kind.pieces[f]) continue;
-    const std::optional<Pieces::Bounds> found = bounds(kind.functions[f], point);
-    if (!found) return {};
-    all[f] = *found;
-    known.push_back(found->most);
-  }
-  for (std::size_t f = 0; f < all.size(); ++f) {
-    if (!kind.pieces[f]) continue;
-    const std::optional<Pieces::Bounds> found = (*kind.pieces[f])(known);
+    if (kind.pieces[f] && known.empty()) known = known_at(kind, point);
+    const std::optional<Pieces::Bounds> found =
+        kind.pieces[f] ? (*kind.pieces[f])(known) : bounds(kind.functions[f], point);
     if (!found) return {};
     all[f] = *found;
   }
   return all;
+}
+
+std::vector<std::uint64_t> ShapeModel::known_at(const Kind& kind, std::span<const std::int64_t> point) {
+  std::vector<std::uint64_t> known = plain_quantities(point);
+  for (const Quantity& quantity : kind.quantities) {
+    std::vector<std::int64_t> at(point.begin(), point.end());
+    if (quantity.without) at[*quantity.without] = 1;
+    const std::optional<Pieces::Bounds> found = bounds(kind.functions[quantity.function], at);
+    known.push_back(found ? found->most : 0);
+  }
+  return known;
 }
 
 std::optional<ShapeModel::Prediction> ShapeModel::predict(Dimensions dimensions) {

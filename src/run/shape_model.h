@@ -67,6 +67,12 @@ class ShapeModel {
     std::uint32_t dimension;
     Combination combination;  // of 1 and the variables
   };
+  // Bytes that a function explains, or what they would be if one variable were 1: an engine that works on one image of
+  // a batch at a time has workspaces of that size.
+  struct Quantity {
+    std::uint32_t function;
+    std::optional<std::uint32_t> without = {};  // the variable
+  };
   struct Kind {
     std::vector<ReplayRequest> requests;  // released_at, kept; alignment: what is needed beyond that of the bytes
     std::vector<std::uint32_t> releases;
@@ -79,6 +85,7 @@ class ShapeModel {
     std::vector<Fitted> fits;                           // one for each request
     std::vector<std::vector<ExactFunction>> functions;  // all that explain a row of values
     std::vector<std::optional<Pieces>> pieces;          // by function, where there is none
+    std::vector<Quantity> quantities;                   // that order and scale them
   };
 
   static bool same_events(const Kind& kind, const ReplayTrace& trace) noexcept;
@@ -92,6 +99,8 @@ class ShapeModel {
   // What all functions of a row of values say. Nothing if they say nothing.
   static std::optional<Pieces::Bounds> bounds(const std::vector<ExactFunction>& functions,
                                               std::span<const std::int64_t> point);
+  // What may order or scale bytes that are no function. 0 where a quantity has no value at this point.
+  static std::vector<std::uint64_t> known_at(const Kind& kind, std::span<const std::int64_t> point);
   // The bounds of every row of values at a point. Empty if there are none for some row.
   static std::vector<Pieces::Bounds> all_bounds(const Kind& kind, std::span<const std::int64_t> point);
 

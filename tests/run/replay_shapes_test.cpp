@@ -196,6 +196,32 @@ TEST(ReplayShapes, AWrongPredictionCostsADeviationAndIsLearnedFrom) {
   EXPECT_EQ(again.planned, 2u);
 }
 
+TEST(ReplayShapes, FindsWorkspacesOfOneSoundInABatch) {
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    std::mt19937 random(seed);
+    const std::int64_t border = 100 + static_cast<std::int64_t>(random() % 200);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto frames = [](const Dims& d) { return (d[1] - 64) / 128; };
+    const auto bytes = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
+    Network network;
+    for (int layer = 0; layer < 4; ++layer) {
+      network.push_back({[=](const Dims& d) { return bytes(4 * 258 * frames(d) * d[0]); }, 2});
+      // The workspace is that of one sound, whatever the batch.
+      network.push_back({[=](const Dims& d) { return bytes(frames(d) < border ? 1024 * frames(d) : 65'536); }, 1});
+      network.push_back({[=](const Dims& d) { return bytes(256 * ((frames(d) + 1) / 2) * d[0]); }, 3});
+    }
+    Engine engine(network);
+    unsigned deviating = 0;
+    for (int i = 0; i < 50; ++i) {
+      const auto batch = static_cast<std::int64_t>(1 + random() % 4);
+      const ReplayRun run = engine.run({batch, 8000 + static_cast<std::int64_t>(random() % 60'000)});
+      EXPECT_FALSE(run.recorded && i >= 6) << "run " << i;
+      deviating += run.deviated > 0 && i >= 25 ? 1 : 0;
+    }
+    EXPECT_EQ(deviating, 0u);
+  }
+}
+
 TEST(ReplayShapes, ARequestThatWasNotPredictedCostsItselfAlone) {
   // The first request is once larger than ever; the others come in blocks, so that they are predicted too large.
   Network network{{[](const Dims& d) { return static_cast<std::uint64_t>(d[0] == 650 ? 1 << 24 : 4096 * d[0]); }, 1}};
