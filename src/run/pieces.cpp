@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMaxMultiples = 4;
 // Orders that are kept.
 constexpr std::size_t kMaxDivisions = 8;
-constexpr std::uint64_t kLargest = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
 
 }  // namespace
 
@@ -91,7 +91,7 @@ bool Pieces::bound(const Piece& piece, std::span<const std::uint64_t> known, Bou
     // What comes in steps is a multiple of the step.
     const Wide unit = piece.single() ? unit_ : 1;
     const Wide up = (product + base * unit - 1) / (base * unit) * unit;
-    if (up <= 0 || up >= kLargest) return false;
+    if (up <= 0 || up >= kMostBytes) return false;
     const auto most = static_cast<std::uint64_t>(up);
     const auto least = std::max<std::uint64_t>(static_cast<std::uint64_t>(product / (base * unit) * unit), 1);
     bounds.certain = bounds.certain && (bounds.most == 0 || bounds.most == most);
