@@ -42,6 +42,14 @@ class Build:
         """Whether a quick build can have it: a header has too many users, and METAL needs clang."""
         return not mutant.path.endswith(".h") and "/metal" not in mutant.path
 
+    def choose(self, mutants, keep):
+        """Says which mutants a quick build has; with `keep`, beside those of the last one."""
+        places = {(m.path, m.line, m.operator, m.change) for m in mutants}
+        if keep:
+            places |= {tuple(place) for place in self.state.get("chosen", [])}
+        self.chosen = {m.number for m in self.mutants if (m.path, m.line, m.operator, m.change) in places}
+        self.state["chosen"] = sorted(places)
+
     def find(self):
         """Reads the sources and numbers their mutants. A file keeps its numbers as long as they fit."""
         self.sources, self.mutants = {}, []

@@ -123,7 +123,7 @@ class Runs:
             for program in self.build.programs:
                 some, patience = [], 20
                 for name in batch:
-                    if name[0] == program and budget > 0:
+                    if name[0] == program and self.tests[name][0] <= budget:
                         some.append(name[1])
                         patience += 8 * self.patience[name]
                         budget -= self.tests[name][0]
