@@ -108,6 +108,7 @@ inline Json shapes_child(const std::string& side, const BenchModel& model, int c
   berth::engines::OnnxRuntimeOptions options;
   beginning.measure(options.replay);
   Server server(side, read_file(*find_model(model.file)), std::move(options));
+  fault_in_code();
   const OverSession over;
   std::mt19937 random(seed);
   Json hashes = Json::array();

@@ -199,7 +199,7 @@ TEST(ReplayShapes, AWrongPredictionCostsADeviationAndIsLearnedFrom) {
 TEST(ReplayShapes, FindsWorkspacesOfOneSoundInABatch) {
   for (unsigned seed = 0; seed < 10; ++seed) {
     std::mt19937 random(seed);
-    const std::int64_t border = 100 + static_cast<std::int64_t>(random() % 200);
+    const std::int64_t border = 200 + static_cast<std::int64_t>(random() % 150);
     SCOPED_TRACE("seed " + std::to_string(seed));
     const auto frames = [](const Dims& d) { return (d[1] - 64) / 128; };
     const auto bytes = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
