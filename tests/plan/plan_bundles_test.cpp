@@ -57,6 +57,19 @@ void expect_rectangles(Bundler& bundler, const std::vector<Block>& items) {
   }
 }
 
+// A thousand that begin and end together have half a million pairs, and each join would bring all of them up again: a
+// bundling of such a problem took minutes, whatever the time limit.
+TEST(PlanBundles, LeavesAloneWhatBeginsAndEndsInACrowd) {
+  std::vector<Block> items(1000, Block{0, 2, 1, 2, 1000});
+  items.push_back({2, 3, 7, 1, 7});
+  items.push_back({3, 4, 7, 1, 7});
+  Bundler bundler(items, 4);
+  planner::Random random(3);
+  bundler.join(1000, random);
+  EXPECT_GE(bundler.blocks().size(), 1000u);
+  expect_rectangles(bundler, items);
+}
+
 TEST(PlanBundles, APinwheelBecomesOneBlock) {
   const std::vector<Block> items{{0, 2, 1}, {2, 3, 2}, {1, 3, 1}, {0, 1, 2}, {1, 2, 1}};
   Bundler bundler(items, 3);

@@ -10,7 +10,10 @@ namespace {
 
 constexpr double kPinwheelCost = 1.5;  // five blocks hardly fit together by chance
 constexpr double kByChance = 100;      // how much it counts that heights are equal by chance
-constexpr std::size_t kFewOpen = 16;   // fillers of which pairs are looked at
+// Where more begin and end at a section, their joins are not looked at: nearly all would be wrong, there is a square of
+// them, and each join brings all of them up again.
+constexpr std::size_t kFewPairs = 4096;
+constexpr std::size_t kFewOpen = 16;  // fillers of which pairs are looked at
 
 }  // namespace
 
@@ -107,12 +110,15 @@ void Bundler::offer_pairs(std::int32_t section, std::int64_t capacity, Random& r
   const auto& begin = begins_[static_cast<std::size_t>(section)];
   const auto& end = ends_[static_cast<std::size_t>(section)];
   const double row_cost = 1 + row_weight_ * (static_cast<double>(begin.size() * end.size()) - 1);
+  const bool few = begin.size() * end.size() <= kFewPairs;
   for (const std::uint32_t left : end) {
-    for (const std::uint32_t right : begin) {
+    for (std::size_t i = 0; few && i < begin.size(); ++i) {
+      const std::uint32_t right = begin[i];
       if (block(left).height == block(right).height) offer(random, row_cost, Shape::kRow, {left, right});
     }
   }
   for (const auto* list : {&begin, &end}) {
+    if (list->size() * list->size() > kFewPairs) continue;
     for (std::size_t i = 0; i < list->size(); ++i) {
       for (std::size_t j = i + 1; j < list->size(); ++j) offer_stack((*list)[i], (*list)[j], capacity, random);
     }
@@ -121,6 +127,9 @@ void Bundler::offer_pairs(std::int32_t section, std::int64_t capacity, Random& r
 
 void Bundler::offer_pinwheels(std::uint32_t middle, Random& random) {
   const Block& e = block(middle);
+  for (const std::int32_t s : {e.first, e.last}) {
+    if (begins_[static_cast<std::size_t>(s)].size() * ends_[static_cast<std::size_t>(s)].size() > kFewPairs) return;
+  }
   for (const std::uint32_t c : begins_[static_cast<std::size_t>(e.first)]) {
     if (block(c).last <= e.last) continue;
     for (const std::uint32_t d : ends_[static_cast<std::size_t>(e.first)]) {
