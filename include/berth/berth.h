@@ -38,6 +38,7 @@
 #include "berth/memory/residency.h"
 #include "berth/memory/shared_memory.h"
 #include "berth/memory/timepoint.h"
+#include "berth/plan/incremental_plan.h"
 #include "berth/plan/memory_map.h"
 #include "berth/plan/order.h"
 #include "berth/plan/plan.h"

@@ -2,43 +2,19 @@
 #include "berth/plan/replan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "base/try.h"
 #include "plan/placement/known_order.h"
 #include "plan/placement/model.h"
+#include "plan/placement/random.h"
+#include "plan/plain.h"
 
 namespace berth {
 
 using namespace internal;
-
-namespace {
-
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 50;
-constexpr std::uint64_t kMostPadding = std::uint64_t{1} << 60;  // of all nodes: offsets stay in range
-
-Result<void> check_plain(const PlanProblem& problem) {
-  if (!problem.banks.empty() || problem.max_block_bytes != 0) {
-    return Error(Code::kUnsupported, Layer::kPlan,
-                 "the problem has {} banks and a block limit of {}; a Replanner needs one block without a limit: use "
-                 "replan()",
-                 problem.banks.size(), problem.max_block_bytes);
-  }
-  for (std::size_t i = 0; i < problem.lifetimes.size(); ++i) {
-    const Lifetime& it = problem.lifetimes[i];
-    if (!it.alias && !it.reuse_in_place && it.gaps.empty() && !it.offset && it.lane == problem.lifetimes.front().lane) {
-      continue;
-    }
-    return Error(Code::kUnsupported, Layer::kPlan,
-                 "node {} is an alias or in place of another, has gaps or a fixed offset, or is in another lane than "
-                 "node 0; a Replanner needs plain lifetimes: use replan()",
-                 i);
-  }
-  return {};
-}
-
-}  // namespace
 
 Replanner::Replanner(std::unique_ptr<planner::KnownOrder> order) noexcept : order_(std::move(order)) {}
 Replanner::Replanner(Replanner&&) noexcept = default;
@@ -47,7 +23,7 @@ Replanner::~Replanner() = default;
 
 Result<Replanner> Replanner::make(const PlanProblem& problem, const MemoryPlan& known) {
   BERTH_TRY(planner::build_models(problem, true));  // which checks the lifetimes
-  BERTH_TRY(check_plain(problem));
+  BERTH_TRY(planner::check_plain(problem));
   if (known.slots.size() != problem.lifetimes.size()) {
     return Error(Code::kInvalidArgument, Layer::kPlan,
                  "the known plan has {} slots for {} lifetimes; give the plan of this problem", known.slots.size(),
@@ -63,13 +39,6 @@ Result<Replanner> Replanner::make(const PlanProblem& problem, const MemoryPlan& 
   }
   std::vector<planner::KnownOrder::Node> nodes;
   nodes.reserve(problem.lifetimes.size());
-  std::uint64_t largest = problem.alignment;
-  for (const Lifetime& it : problem.lifetimes) largest = std::max(largest, it.alignment);
-  if (largest > kMostPadding / (problem.lifetimes.size() + 1)) {
-    return Error(Code::kUnsupported, Layer::kPlan,
-                 "{} nodes with an alignment of up to {b} are more than a Replanner can hold; use replan()",
-                 problem.lifetimes.size(), largest);
-  }
   for (std::size_t i = 0; i < problem.lifetimes.size(); ++i) {
     const Lifetime& it = problem.lifetimes[i];
     const bool plain = !it.pinned && it.last > it.first;  // a node of zero bytes may have no levels: it gets them all
@@ -86,14 +55,49 @@ Result<Replanner::Placement> Replanner::place(std::span<const std::uint64_t> byt
   }
   std::uint64_t total = 0;
   for (const std::uint64_t each : bytes) {
-    if (each > kMostBytes - total) {
+    if (each > planner::kMostBytes - total) {
       return Error(Code::kInvalidArgument, Layer::kPlan,
-                   "the nodes' bytes sum to more than the {b} that a plan can hold; check the sizes", kMostBytes);
+                   "the nodes' bytes sum to more than the {b} that a plan can hold; check the sizes",
+                   planner::kMostBytes);
     }
     total += each;
   }
   const planner::KnownOrder::Placed placed = order_->place(bytes, offsets);
   return Placement{placed.top, placed.load};
+}
+
+Result<void> Replanner::learn(const MemoryPlan& known) {
+  if (known.slots.size() != nodes()) {
+    return Error(Code::kInvalidArgument, Layer::kPlan, "the plan has {} slots for {} nodes; give one of the same nodes",
+                 known.slots.size(), nodes());
+  }
+  std::vector<std::uint64_t> offsets(nodes());
+  for (std::size_t i = 0; i < nodes(); ++i) offsets[i] = known.has(i) ? known.slots[i].offset : planner::kNowhere;
+  order_->learn(offsets);
+  return {};
+}
+
+Result<void> Replanner::rehearse(PlanProblem problem, std::size_t times, const PlanOptions& options) {
+  if (problem.lifetimes.size() != nodes()) {
+    return Error(Code::kInvalidArgument, Layer::kPlan,
+                 "the problem has {} lifetimes for {} nodes; give the same problem", problem.lifetimes.size(), nodes());
+  }
+  std::vector<std::uint64_t> bytes;
+  for (const Lifetime& it : problem.lifetimes) bytes.push_back(it.bytes);
+  problem.capacity.reset();
+  for (std::size_t time = 0; time < times; ++time) {
+    planner::Random random(options.seed, time);
+    const std::uint64_t together = random.next();
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const bool alone = time % 2 == 0;
+      const double chance = (alone ? random : planner::Random(together, bytes[i])).unit();
+      const double factor = alone ? 0.7 + 0.6 * chance : std::exp2(2 * chance - 1);
+      problem.lifetimes[i].bytes = static_cast<std::uint64_t>(std::ceil(factor * static_cast<double>(bytes[i])));
+    }
+    BERTH_TRY_ASSIGN(const MemoryPlan known, plan(problem, options));
+    BERTH_TRY(learn(known));
+  }
+  return {};
 }
 
 std::size_t Replanner::nodes() const noexcept {

@@ -99,6 +99,44 @@ TEST(Replanner, StaysWithinOnePercentOfAFullPlanWhenAllSizesOfATrainingStepChang
   }
 }
 
+TEST(Replanner, IsNoWorseForWhatItLearned) {
+  double before = 0, after = 0;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    const PlanProblem problem = bench::branches(200, seed);
+    Replanner again = Replanner::make(problem, plan(problem, {.work_limit = 5000}).value()).value();
+    Replanner wiser = Replanner::make(problem, plan(problem, {.work_limit = 5000}).value()).value();
+    ASSERT_TRUE(wiser.rehearse(problem, 40, {.work_limit = 2000, .threads = 1}));
+    std::mt19937_64 random(seed);
+    PlanProblem changed = problem;
+    std::vector<std::uint64_t> bytes, offsets(problem.lifetimes.size());
+    for (const Lifetime& it : problem.lifetimes) bytes.push_back(1 + it.bytes * (75 + random() % 50) / 100);
+    set_sizes(changed, bytes);
+    before += static_cast<double>(again.place(bytes, offsets).value().size);
+    const Replanner::Placement placed = wiser.place(bytes, offsets).value();
+    after += static_cast<double>(placed.size);
+    EXPECT_FALSE(validate(changed, plan_of(changed, offsets, placed)));
+  }
+  EXPECT_LT(after, before);
+}
+
+TEST(Replanner, FindsTheBoundOfAnotherShapeThatItHasLearned) {
+  const PlanProblem problem = bench::branches(200, 2);
+  Replanner again = Replanner::make(problem, plan(problem).value()).value();
+  PlanProblem other = problem;
+  for (std::size_t i = 0; i < other.lifetimes.size(); ++i) other.lifetimes[i].bytes *= 1 + i % 7;
+  const MemoryPlan known = plan(other).value();
+  ASSERT_TRUE(known.optimal);
+  ASSERT_TRUE(again.learn(known));
+  std::vector<std::uint64_t> bytes, offsets(other.lifetimes.size());
+  for (const Lifetime& it : other.lifetimes) bytes.push_back(it.bytes);
+  EXPECT_LE(again.place(bytes, offsets).value().size, known.size + known.size / 200);
+  MemoryPlan short_one = known;
+  short_one.slots.pop_back();
+  EXPECT_EQ(again.learn(short_one).error().code(), Code::kInvalidArgument);
+  other.lifetimes.pop_back();
+  EXPECT_EQ(again.rehearse(other, 1, {.work_limit = 100}).error().code(), Code::kInvalidArgument);
+}
+
 TEST(Squeezer, GetsALayoutUnderALidOnlyWhereItCan) {
   // Three nodes on top of each other need only two levels: the first and the last never live together.
   const std::vector<planner::Extent> extents = {{{0, 1}, 0}, {{0, 2}, 0}, {{1, 2}, 0}};

@@ -48,6 +48,18 @@ class Replanner {
   //                     nothing is written
   Result<Placement> place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
 
+  // Adds what another plan of the same events knows, such as that of another shape: place() tries the order of each
+  // plan. Up to 32 are kept. The nearer the sizes of one of them are to those that are asked for, the better; but even
+  // plans of other sizes help. O(n log n). Fails with
+  //   kInvalidArgument  `known` has not one slot for each node
+  Result<void> learn(const MemoryPlan& known);
+
+  // Plans `problem` that many times with sizes drawn anew, and learns these plans. In every other one each size grows
+  // or shrinks by itself, in the others equal sizes do so together. Takes as long as that many plans. Fails like
+  // plan(), and with
+  //   kInvalidArgument  `problem` has not one lifetime for each node
+  Result<void> rehearse(PlanProblem problem, std::size_t times, const PlanOptions& options);
+
   std::size_t nodes() const noexcept;
 
  private:
@@ -57,9 +69,9 @@ class Replanner {
 
 // Plans `problem`, starting from a plan of a similar one. Node i of the problem is node i of `known`, if that has it; a
 // node without a slot there is new, and one of zero bytes is gone. Nodes whose bytes did not change stay where they are
-// if the plan is then not larger than it must be; otherwise every node goes down as far as it can, in the order of the
-// known offsets. All rules of plan.h hold; the plan passes validate() for `problem`. O(n k) time if at most k nodes are
-// live at the same time, without a search. Fails like plan().
+// if the plan is then within 0.25 % of the bound; where that takes only few moves, those are made; otherwise every node
+// goes down as far as it can, in the order of the known offsets. All rules of plan.h hold; the plan passes validate()
+// for `problem`. O(n k) time if at most k nodes are live at the same time, without a search. Fails like plan().
 Result<MemoryPlan> replan(const PlanProblem& problem, const MemoryPlan& known);
 
 }  // namespace berth

@@ -13,6 +13,7 @@ namespace {
 constexpr std::int32_t kBlock = 64;      // sections
 constexpr std::uint64_t kNear = 200;     // above the load by this part of it is near enough
 constexpr std::int64_t kNodeWork = 50;   // of placing a node, in nodes that first fit looks at
+constexpr std::int64_t kDownWork = 8;    // of letting a node down, in the same
 constexpr std::int64_t kMostWork = 600;  // for each node
 
 std::vector<Extent> extents(std::span<const KnownOrder::Node> nodes, std::int32_t& sections) {
@@ -30,11 +31,9 @@ std::vector<Extent> extents(std::span<const KnownOrder::Node> nodes, std::int32_
 
 KnownOrder::KnownOrder(std::span<const Node> nodes) : nodes_(extents(nodes, sections_)), squeezer_(nodes_) {
   const std::size_t count = nodes.size();
-  order_.resize(count);
-  std::iota(order_.begin(), order_.end(), 0u);
-  std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return nodes[a].known != nodes[b].known ? nodes[a].known < nodes[b].known : a < b;
-  });
+  std::vector<std::uint64_t> offsets(count);
+  std::transform(nodes.begin(), nodes.end(), offsets.begin(), [](const Node& node) { return node.known; });
+  learn(offsets);
   const auto width = static_cast<std::size_t>(sections_);
   skyline_.resize(width);
   block_high_.resize(width / kBlock + 1);
@@ -45,6 +44,20 @@ KnownOrder::KnownOrder(std::span<const Node> nodes) : nodes_(extents(nodes, sect
   keys_.resize(count);
   for (auto* each : {&placed_.first, &placed_.last}) each->resize(count + kPadding);
   for (auto* each : {&placed_.low, &placed_.high}) each->resize(count + kPadding);
+}
+
+void KnownOrder::learn(std::span<const std::uint64_t> offsets) {
+  std::vector<std::uint32_t> order(offsets.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return offsets[a] != offsets[b] ? offsets[a] < offsets[b] : a < b;
+  });
+  if (orders_.size() < kMostOrders) {
+    orders_.push_back(std::move(order));
+    return;
+  }
+  orders_[next_] = std::move(order);
+  next_ = next_ + 1 == kMostOrders ? 1 : next_ + 1;
 }
 
 std::uint64_t KnownOrder::highest(SectionRange range) const noexcept {
@@ -100,13 +113,15 @@ void KnownOrder::show_loads() {
   }
 }
 
-// Every node as low as those before it in the order let it, without going below any of them.
-std::uint64_t KnownOrder::let_down(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets) {
+// Every node as low as those before it in the order let it, without going below any of them. Gives up, with kNowhere,
+// at a top of `below` or more.
+std::uint64_t KnownOrder::let_down(std::span<const std::uint32_t> order, std::span<const std::uint64_t> bytes,
+                                   std::span<std::uint64_t> offsets, std::uint64_t below) {
   std::fill(skyline_.begin(), skyline_.end(), 0);
   std::fill(block_high_.begin(), block_high_.end(), 0);
   std::fill(block_whole_.begin(), block_whole_.end(), 0);
   std::uint64_t top = 0;
-  for (const std::uint32_t node : order_) {
+  for (const std::uint32_t node : order) {
     if (bytes[node] == 0) {
       offsets[node] = 0;
       continue;
@@ -116,6 +131,7 @@ std::uint64_t KnownOrder::let_down(std::span<const std::uint64_t> bytes, std::sp
     offsets[node] = at;
     raise(it.sections, at + bytes[node]);
     top = std::max(top, at + bytes[node]);
+    if (top >= below) return kNowhere;
   }
   return top;
 }
@@ -158,11 +174,20 @@ std::uint64_t KnownOrder::first_fit(std::span<const std::uint32_t> order, std::s
 
 KnownOrder::Placed KnownOrder::place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets) {
   Placed placed{0, measure(bytes)};
-  placed.top = let_down(bytes, offsets);
   const std::uint64_t goal = placed.load + placed.load / kNear;
+  placed.top = let_down(orders_[0], bytes, offsets, kNowhere);
+  std::span<const std::uint32_t> lowest = orders_[0];
+  for (std::size_t i = 1; i < orders_.size() && placed.top > goal; ++i) {
+    const std::uint64_t top = let_down(orders_[i], bytes, trial_, placed.top);
+    if (top == kNowhere) continue;
+    std::copy(trial_.begin(), trial_.end(), offsets.begin());
+    placed.top = top;
+    lowest = orders_[i];
+  }
   if (placed.top <= goal) return placed;
   show_loads();
   std::int64_t work = kMostWork * static_cast<std::int64_t>(nodes_.size());
+  work -= kDownWork * static_cast<std::int64_t>(nodes_.size() * (orders_.size() - 1));
   const auto attempt = [&](std::span<const std::uint32_t> order) {
     if (placed.top <= goal || work <= 0) return;
     const std::uint64_t top = first_fit(order, bytes, trial_, placed.top, work);
@@ -173,14 +198,14 @@ KnownOrder::Placed KnownOrder::place(std::span<const std::uint64_t> bytes, std::
   const auto attempt_by = [&](auto key) {
     if (placed.top <= goal || work <= 0) return;
     for (std::uint32_t i = 0; i < nodes_.size(); ++i) keys_[i] = key(i);
-    std::copy(order_.begin(), order_.end(), trial_order_.begin());
+    std::iota(trial_order_.begin(), trial_order_.end(), 0u);
     std::sort(trial_order_.begin(), trial_order_.end(),
               [&](std::uint32_t a, std::uint32_t b) { return keys_[a] != keys_[b] ? keys_[a] < keys_[b] : a < b; });
     attempt(trial_order_);
   };
   const auto size = [&](std::uint32_t i) { return static_cast<double>(bytes[i]); };
   const double scale = 1.0 / (1.0 + static_cast<double>(placed.load));
-  attempt(order_);
+  attempt(lowest);
   // By size and length, what lives where it is full first, then without regard to that; then strictly by the load, the
   // largest of equals first.
   const auto weight = [&](std::uint32_t i) {

@@ -1,4 +1,4 @@
-// The order of a known plan, ready to place other sizes. It holds all its memory: placing allocates nothing. One thread
+// The orders of known plans, ready to place other sizes. It holds all its memory: placing allocates nothing. One thread
 // uses it at a time.
 #pragma once
 
@@ -25,6 +25,10 @@ class KnownOrder {
 
   explicit KnownOrder(std::span<const Node> nodes);
 
+  // Another plan of the same nodes: its offsets, or kNowhere. Beyond kMostOrders it replaces the oldest but the first.
+  // Requires: one for each node. O(n log n).
+  void learn(std::span<const std::uint64_t> offsets);
+
   std::size_t size() const noexcept { return nodes_.size(); }
 
   // Requires: one entry for each node in both, and bytes that sum to at most 2^50.
@@ -39,7 +43,8 @@ class KnownOrder {
   };
 
   std::uint64_t measure(std::span<const std::uint64_t> bytes);
-  std::uint64_t let_down(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
+  std::uint64_t let_down(std::span<const std::uint32_t> order, std::span<const std::uint64_t> bytes,
+                         std::span<std::uint64_t> offsets, std::uint64_t below);
   std::uint64_t first_fit(std::span<const std::uint32_t> order, std::span<const std::uint64_t> bytes,
                           std::span<std::uint64_t> offsets, std::uint64_t below, std::int64_t& work);
   void show_loads();
@@ -49,7 +54,9 @@ class KnownOrder {
 
   std::int32_t sections_ = 0;
   std::vector<Extent> nodes_;
-  std::vector<std::uint32_t> order_;  // by known offset; those without one last
+  static constexpr std::size_t kMostOrders = 32;
+  std::vector<std::vector<std::uint32_t>> orders_;  // each by known offset; nodes without one last
+  std::size_t next_ = 1;                            // the order that the next one replaces when there are enough
   // The skyline, in blocks: a block that was raised as a whole says so, and its sections are not touched.
   std::vector<std::uint64_t> skyline_, block_high_, block_whole_;
   std::vector<std::uint64_t> loads_;

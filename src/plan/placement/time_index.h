@@ -1,4 +1,4 @@
-// Which items are alive in a stretch of time. Built once for a model, O(n) memory; any thread may ask.
+// Which items are alive in a stretch of time. O(n) memory. Any thread may ask while none changes it.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,15 @@ namespace berth::internal::planner {
 
 class TimeIndex {
  public:
+  // Of all items of a model.
   explicit TimeIndex(const Model& model);
+  // Of none yet, over sections [0, sections).
+  explicit TimeIndex(std::int32_t sections);
+
+  // An item that is alive in sections [first, last), which are not none. Adding takes constant time, removing O(k) for
+  // k items in the one or two blocks that it is kept in. Requires for removing: it was added with these sections.
+  void add(std::uint32_t item, std::int32_t first, std::int32_t last);
+  void remove(std::uint32_t item, std::int32_t first, std::int32_t last);
 
   // Calls `visit(item)` once for each item whose hull meets sections [first, last), always in the same order. O(k) for
   // k items in the blocks of time that the stretch touches.
@@ -37,6 +45,7 @@ class TimeIndex {
     unsigned shift;
     std::vector<std::vector<Entry>> blocks;
   };
+  Level& level_for(std::int32_t first, std::int32_t last);
   std::vector<Level> levels_;
 };
 
