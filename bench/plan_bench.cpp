@@ -332,6 +332,7 @@ int main(int argc, char** argv) {
                options.seed, replanned);
     resized_rows(options, replanned, print_row);
     changed_rows(options, replanned, print_row);
+    following_rows(options, print_row);
     fmt::print("\n");
   }
   fmt::print("fresh problems, drawn from seed {}: {} of each family, {} threads\n", options.seed, options.count,
