@@ -456,6 +456,32 @@ except RuntimeError:
 """)
 
 
+def test_runs_that_overlap_have_no_more_arenas_than_there_are_processors():
+    program = """
+import os
+def largest(**settings):
+    if settings:
+        ort.configure(**settings)
+    session = ort.InferenceSession(tiny_model())
+    expected = session.run(None, {"x": rows(300)})
+    begun = threading.Barrier(8)
+    def work():
+        begun.wait()
+        for _ in range(50):
+            for got, wanted in zip(session.run(None, {"x": rows(300)}), expected):
+                assert got.tobytes() == wanted.tobytes()
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    memory = session.memory
+    assert memory.runs >= 401 and 0 < memory.requests == memory.planned, memory
+    return memory.arenas
+"""
+    in_a_process(program + "assert 1 <= largest() <= len(os.sched_getaffinity(0))")
+    in_a_process(program + "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nassert largest(max_arenas=1) == 1")
+    in_a_process(program + "assert 1 <= largest(max_arenas=None) <= 8")
+
+
 def test_memory_is_given_back_to_the_system_on_request():
     in_a_process("""
 ort.configure(decay=0)

@@ -13,7 +13,9 @@ _lock = threading.Lock()
 _has_memory = False
 _attached = None        # while attach() is in force: what it was given
 _combined = {}
-_settings = {"decay": 10.0, "max_arenas": None, "when_full": "wait", "max_plans": 256, "max_plan_bytes": 8 << 20}
+# More runs than processors compute nothing sooner, and each would have an arena of its own.
+_processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_settings = {"decay": 10.0, "max_arenas": _processors, "when_full": "wait", "max_plans": 256, "max_plan_bytes": 8 << 20}
 _FOREVER_MILLISECONDS = (1 << 63) - 1
 _MOST = {"max_arenas": (1 << 32) - 1, "max_plans": (1 << 63) - 1, "max_plan_bytes": (1 << 63) - 1}
 
@@ -46,7 +48,8 @@ def configure(**settings):
     """Sets what the memory of all sessions of this process does. To be called before the first session is made.
 
     `decay`: seconds after which memory that no run needed is given back to the system; 0 or infinity: never. 10.
-    `max_arenas`: the most runs that have an arena at the same time; None: as many as overlap. None.
+    `max_arenas`: the most runs that have an arena at the same time; None: as many as overlap. The number of processors
+    that this process may use.
     `when_full`: what a run does that finds all of these in use: "wait" for one, or be served by the "pool". "wait".
     `max_plans`, `max_plan_bytes`: bounds on the plans that are kept; the one whose last use is longest ago goes first.
     256 plans, 8 MiB.
