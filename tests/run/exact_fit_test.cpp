@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "support/seed.h"
+
 namespace berth::internal::replay {
 namespace {
 
@@ -50,7 +52,7 @@ TEST(ExactFit, FindsWhatAConvolutionWithoutPaddingNeeds) {
 }
 
 TEST(ExactFit, FindsBatchesOfImagesThatConvolutionsWithoutPaddingAndPoolsMakeSmaller) {
-  std::mt19937 random(std::random_device{}());
+  std::mt19937 random(test::seed());
   const auto draw = [&] {
     return std::vector<std::int64_t>{static_cast<std::int64_t>(1 + random() % 60),
                                      static_cast<std::int64_t>(20 + random() % 100),
