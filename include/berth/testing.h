@@ -26,8 +26,9 @@
 namespace berth {
 
 // A new device on host memory. Its allocations, mappings, queue creations, transfers, kernels and submits consult
-// `plan`, which decides whether to fail them: allocations with kOutOfMemory of cause kInjected, the others with kDriver.
-// Work executes as it is recorded, so there is nothing to wait for, and no wait fails. Requires: plan is not null.
+// `plan`, which decides whether to fail them: allocations with kOutOfMemory of cause kInjected, the others with
+// kDriver. Work executes as it is recorded, so there is nothing to wait for, and no wait fails. Requires: plan is not
+// null.
 DevicePtr faulty_device(FaultTriggerPtr plan);
 
 struct SweepReport {
