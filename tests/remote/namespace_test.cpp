@@ -19,6 +19,7 @@ using test::JobFolder;
 using test::NetworkNamespaces;
 using test::RankOptions;
 using test::RankProcess;
+using test::word_of;
 using namespace std::chrono_literals;
 
 class RemoteNetwork : public testing::Test {
@@ -36,16 +37,6 @@ class RemoteNetwork : public testing::Test {
   }
 };
 
-std::string hex(const RemoteWindow& window) {
-  std::string text;
-  for (const std::byte each : window.to_bytes()) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(each));
-    text += digits;
-  }
-  return text;
-}
-
 TEST_F(RemoteNetwork, MovesBytesBetweenMachines) {
   const NetworkNamespaces net("1gbit");
   const JobFolder folder;
@@ -53,8 +44,8 @@ TEST_F(RemoteNetwork, MovesBytesBetweenMachines) {
   ASSERT_EQ(a.joined(), "ok joined");
   ASSERT_EQ(b.joined(), "ok joined");
   const RemoteWindow window = b.open("w", (9 << 20) + 1, Access::kReadWrite, 3);
-  EXPECT_EQ(a.ask("get " + hex(window) + " 3"), "ok");
-  EXPECT_EQ(a.ask("put " + hex(window) + " 5"), "ok");
+  EXPECT_EQ(a.ask("get " + word_of(window) + " 3"), "ok");
+  EXPECT_EQ(a.ask("put " + word_of(window) + " 5"), "ok");
   EXPECT_EQ(b.ask("arrived w 1"), "ok");
   EXPECT_EQ(b.ask("holds w 5"), "ok");
   EXPECT_EQ(a.ask("evict 1 9000000"), "ok");
@@ -83,7 +74,7 @@ TEST_F(RemoteNetwork, HasPatienceWithASlowLink) {
   ASSERT_EQ(a.joined(), "ok joined");
   ASSERT_EQ(b.joined(), "ok joined");
   const RemoteWindow window = b.open("w", 72 << 20, Access::kReadWrite, 3);
-  EXPECT_EQ(a.ask("put " + hex(window) + " 5"), "ok");
+  EXPECT_EQ(a.ask("put " + word_of(window) + " 5"), "ok");
   EXPECT_EQ(b.ask("holds w 5"), "ok");
 }
 
@@ -98,8 +89,8 @@ TEST_F(RemoteNetwork, LosesARankBehindACutLink) {
     ASSERT_EQ(b.joined(), "ok joined");
     const RemoteWindow window = b.open("w", 48 << 20, Access::kReadWrite, 3);
     const int what = static_cast<int>(random() % 3);
-    const std::string command = what == 0   ? "put " + hex(window) + " 5"
-                                : what == 1 ? "get " + hex(window) + " 3"
+    const std::string command = what == 0   ? "put " + word_of(window) + " 5"
+                                : what == 1 ? "get " + word_of(window) + " 3"
                                             : "evict 1 48000000";
     a.send(command);
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 400));
