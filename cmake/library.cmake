@@ -29,6 +29,7 @@ target_include_directories(berth
 target_link_libraries(berth PUBLIC tl::expected Threads::Threads PRIVATE fmt::fmt TBB::tbb ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> $<BUILD_INTERFACE:berth_warnings>)
 target_compile_definitions(berth PRIVATE BERTH_VERSION="${PROJECT_VERSION}")
 berth_precompile(berth <fmt/format.h> <tl/expected.hpp>)
+berth_unite(berth)
 foreach(part IN LISTS berth_parts)
   cmake_path(GET part PARENT_PATH folder)
   add_subdirectory(${folder})

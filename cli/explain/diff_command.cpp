@@ -24,7 +24,7 @@ constexpr int kSame = 0;
 constexpr int kGrew = 1;
 constexpr int kBadInput = 2;
 
-struct Arguments {
+struct DiffArguments {
   std::string before;
   std::string after;
   std::string tolerance = "0";
@@ -224,7 +224,7 @@ std::string change_text(std::optional<std::uint64_t> before, std::optional<std::
   return text;
 }
 
-void print(const Arguments& arguments, const std::vector<Row>& rows, const std::vector<Change>& places, bool grew) {
+void print(const DiffArguments& arguments, const std::vector<Row>& rows, const std::vector<Change>& places, bool grew) {
   Table table;
   table.row({"bytes", "before", "after", "change", ""});
   for (const Row& row : rows)
@@ -262,32 +262,32 @@ nlohmann::ordered_json to_json(const std::vector<Row>& rows, const std::vector<C
   return json;
 }
 
-int complain(const std::string& text) {
+int refuse_diff(const std::string& text) {
   return cli::complain("diff", text, kBadInput);
 }
 
-int run(const Arguments& arguments) {
+int run_diff(const DiffArguments& arguments) {
   const auto tolerance = parse_tolerance(arguments.tolerance);
-  if (!tolerance) return complain(tolerance.error().message());
+  if (!tolerance) return refuse_diff(tolerance.error().message());
   const auto before = read_side(arguments.before, device_number(arguments.device));
-  if (!before) return complain(before.error().message());
+  if (!before) return refuse_diff(before.error().message());
   // The same device of both, whichever has the most memory in the later one.
   const auto after = read_side(arguments.after, before->device);
-  if (!after) return complain(after.error().message());
+  if (!after) return refuse_diff(after.error().message());
   if (before->kind != after->kind)
-    return complain(fmt::format("{} is a {} and {} is a {}: compare two of one kind", arguments.before, before->kind,
-                                arguments.after, after->kind));
+    return refuse_diff(fmt::format("{} is a {} and {} is a {}: compare two of one kind", arguments.before, before->kind,
+                                   arguments.after, after->kind));
   const std::vector<Row> rows = compare(*before, *after, *tolerance);
   // A model may come or go, and a plan may take too long; the other figures must be there on both sides.
   for (const Row& row : rows)
     if (row.decides && !row.is_optional && (!row.before || !row.after))
-      return complain(fmt::format("only {} has the figure \"{}\": the files cannot be compared",
-                                  row.before ? arguments.before : arguments.after, row.name));
+      return refuse_diff(fmt::format("only {} has the figure \"{}\": the files cannot be compared",
+                                     row.before ? arguments.before : arguments.after, row.name));
   const std::vector<Change> places = changes(*before, *after);
   const bool grew = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.grew; });
   if (!arguments.json.empty()) {
     if (const auto done = write_text(arguments.json, json_text(to_json(rows, places, grew))); !done)
-      return complain(done.error().message());
+      return refuse_diff(done.error().message());
   }
   if (arguments.json != "-") print(arguments, rows, places, grew);
   return grew ? kGrew : kSame;
@@ -296,7 +296,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_diff_command(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<DiffArguments>();
   Command command(app, "diff", "Compare the memory of two commits");
   command.footer(
       "Both files are of one kind: plans (berth plan --json), reports (berth run --json), explanations (berth explain\n"
@@ -309,7 +309,7 @@ void add_diff_command(CLI::App& app, int& exit_code) {
   command.option("--device", arguments->device, "The device, of snapshots with several");
   command.option("--top", arguments->top, "How many places to list").show_default();
   command.option("--json", arguments->json, "The comparison as JSON, to a file or -");
-  command.action([arguments, &exit_code] { exit_code = run(*arguments); });
+  command.action([arguments, &exit_code] { exit_code = run_diff(*arguments); });
 }
 
 }  // namespace berth::cli

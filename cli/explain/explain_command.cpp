@@ -14,7 +14,7 @@
 namespace berth::cli {
 namespace {
 
-struct Arguments {
+struct ExplainArguments {
   std::string path;
   std::string json;
   std::string html;
@@ -22,24 +22,24 @@ struct Arguments {
   unsigned top = 8;
 };
 
-int complain(const std::string& text) {
+int refuse_explain(const std::string& text) {
   return cli::complain("explain", text, 2);
 }
 
-int run(const Arguments& arguments) {
+int run_explain(const ExplainArguments& arguments) {
   Progress progress("reading " + in_one_line(arguments.path));
   const auto trace = read_request_trace(arguments.path, device_number(arguments.device));
-  if (!trace) return complain(trace.error().message());
+  if (!trace) return refuse_explain(trace.error().message());
   progress.update(std::nullopt, "running the models");
   const auto explanation = explain(*trace, arguments.path);
-  if (!explanation) return complain(arguments.path + ": " + explanation.error().message());
+  if (!explanation) return refuse_explain(arguments.path + ": " + explanation.error().message());
   if (!arguments.html.empty()) {
     if (const auto done = write_memory_map(arguments.html, to_map(*trace, arguments.path)); !done)
-      return complain(done.error().message());
+      return refuse_explain(done.error().message());
   }
   if (!arguments.json.empty()) {
     if (const auto done = write_text(arguments.json, json_text(to_json(*explanation, *trace))); !done)
-      return complain(done.error().message());
+      return refuse_explain(done.error().message());
   }
   if (arguments.json != "-") fmt::print("{}", shown(to_text(*explanation, *trace, arguments.top)));
   return 0;
@@ -48,7 +48,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_explain_command(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExplainArguments>();
   Command command(app, "explain", "Say where the memory of a program went");
   command.footer(
       "FILE is a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot), a recording of Berth, or a table of\n"
@@ -59,7 +59,7 @@ void add_explain_command(CLI::App& app, int& exit_code) {
   command.option("--top", arguments->top, "How many places to list").show_default();
   command.option("--json", arguments->json, "Everything as JSON, to a file or -");
   command.option("--html", arguments->html, "The memory map, one HTML file");
-  command.action([arguments, &exit_code] { exit_code = run(*arguments); });
+  command.action([arguments, &exit_code] { exit_code = run_explain(*arguments); });
 }
 
 }  // namespace berth::cli

@@ -25,7 +25,7 @@ constexpr int kBadInput = 2;
 constexpr int kNotFoundInTime = 3;
 constexpr int kImpossible = 4;
 
-struct Arguments {
+struct PlanArguments {
   std::string problem;
   std::string capacity;
   std::string alignment;
@@ -60,7 +60,7 @@ int exit_code_of(const Error& error) {
   }
 }
 
-int complain(const std::string& text, int code) {
+int refuse_plan(const std::string& text, int code) {
   return cli::complain("plan", text, code);
 }
 
@@ -76,7 +76,7 @@ Error bad_option(const std::string& option, const std::string& expected, const s
 }
 
 // What the options say about the problem.
-Result<void> apply(const Arguments& arguments, PlanProblem& problem) {
+Result<void> apply(const PlanArguments& arguments, PlanProblem& problem) {
   if (!arguments.capacity.empty()) {
     problem.capacity = parse_bytes(arguments.capacity);
     if (!problem.capacity) return bad_option("--capacity", "bytes such as 1048576 or 1MiB", arguments.capacity);
@@ -118,7 +118,7 @@ Result<void> judge(const PlanProblem& problem, const MemoryPlan& plan) {
   return {};
 }
 
-Result<MemoryPlan> find_plan(const PlanProblem& problem, const Arguments& arguments) {
+Result<MemoryPlan> find_plan(const PlanProblem& problem, const PlanArguments& arguments) {
   Progress progress("planning");
   const InterruptStop interrupt;
   PlanOptions options;
@@ -145,7 +145,7 @@ Result<MemoryPlan> find_plan(const PlanProblem& problem, const Arguments& argume
 }
 
 // Runs every named strategy alone, on the problem without its capacity, to compare the sizes.
-Result<std::vector<Comparison>> compare_strategies(PlanProblem problem, const Arguments& arguments) {
+Result<std::vector<Comparison>> compare_strategies(PlanProblem problem, const PlanArguments& arguments) {
   problem.capacity.reset();
   Progress progress("comparing");
   PlanOptions options;
@@ -214,15 +214,15 @@ std::string json_of(const Error& error, const PlanProblem& problem) {
   return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-int write_files(const Arguments& arguments, const PlanTable& table, const MemoryPlan& plan,
+int write_files(const PlanArguments& arguments, const PlanTable& table, const MemoryPlan& plan,
                 const std::vector<Comparison>& rows) {
   if (!arguments.output.empty()) {
     if (const auto done = write_text(arguments.output, format_plan_csv(table, plan)); !done)
-      return complain(done.error().message(), kBadInput);
+      return refuse_plan(done.error().message(), kBadInput);
   }
   if (!arguments.json.empty()) {
     if (const auto done = write_text(arguments.json, json_of(plan, rows)); !done)
-      return complain(done.error().message(), kBadInput);
+      return refuse_plan(done.error().message(), kBadInput);
   }
   if (!arguments.html.empty()) {
     MemoryMap map;
@@ -234,22 +234,22 @@ int write_files(const Arguments& arguments, const PlanTable& table, const Memory
     if (const auto done =
             arguments.html == "-" ? write_text("-", memory_map_html(map)) : write_memory_map(arguments.html, map);
         !done)
-      return complain(done.error().message(), kBadInput);
+      return refuse_plan(done.error().message(), kBadInput);
   }
   return kFits;
 }
 
-int run(const Arguments& arguments) {
+int run_plan(const PlanArguments& arguments) {
   auto table = read_problem(arguments.problem);
-  if (!table) return complain(table.error().message(), kBadInput);
+  if (!table) return refuse_plan(table.error().message(), kBadInput);
   if (const auto applied = apply(arguments, table->problem); !applied)
-    return complain(applied.error().message(), kBadInput);
+    return refuse_plan(applied.error().message(), kBadInput);
 
   const auto found = find_plan(table->problem, arguments);
   std::vector<Comparison> rows;
   if (arguments.compare && (found || exit_code_of(found.error()) != kBadInput)) {
     auto compared = compare_strategies(table->problem, arguments);
-    if (!compared) return complain(compared.error().message(), exit_code_of(compared.error()));
+    if (!compared) return refuse_plan(compared.error().message(), exit_code_of(compared.error()));
     rows = *std::move(compared);
   }
   // If a file is written to standard output, nothing else is.
@@ -259,14 +259,14 @@ int run(const Arguments& arguments) {
     if (talk && !rows.empty()) print_comparison(rows, nullptr);
     if (!arguments.json.empty() && code != kBadInput) {
       if (const auto done = write_text(arguments.json, json_of(found.error(), table->problem)); !done)
-        return complain(done.error().message(), kBadInput);
+        return refuse_plan(done.error().message(), kBadInput);
     }
     std::string text = found.error().message();
     // Sizes in the message are rounded; these are exact.
     if (const auto bound = plan_lower_bound(table->problem); bound && table->problem.capacity)
       text += fmt::format(" (lower bound {} bytes, capacity {} bytes)", with_thousands(*bound),
                           with_thousands(*table->problem.capacity));
-    return complain(text, code);
+    return refuse_plan(text, code);
   }
   if (talk) {
     print_summary(*table, *found);
@@ -283,7 +283,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 void add_plan_command(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PlanArguments>();
   Command command(app, "plan", "Decide where buffers go, given what lives when");
   command.footer(
       "The problem is a table with the columns id, lower, upper, size (levels [lower, upper), bytes) and optionally\n"
@@ -304,7 +304,7 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command.option("--output", arguments->output, "OUT.csv: the problem plus offsets, or -");
   command.option("--json", arguments->json, "The plan as JSON, to a file or -");
   command.option("--html", arguments->html, "The memory map, one HTML file");
-  command.action([arguments, &exit_code] { exit_code = run(*arguments); });
+  command.action([arguments, &exit_code] { exit_code = run_plan(*arguments); });
 }
 
 }  // namespace berth::cli

@@ -49,7 +49,7 @@ Result<AllocatorPtr> policy(const std::string& name) {
       fmt::format("\"{}\" is not a policy: use system, pool, or limit=SIZE as in limit=64MiB", name));
 }
 
-int run(const std::string& path, const std::vector<std::string>& policies) {
+int run_replay(const std::string& path, const std::vector<std::string>& policies) {
   auto recording = read_recording(path);
   if (!recording) return complain("replay", recording.error().message(), 2);
   fmt::print("{}: {} allocations, {} events\n\n{:<20}{:>14}{:>14}{:>12}{:>14}{:>10}\n", shown(path), recording->blocks,
@@ -74,7 +74,7 @@ void add_replay_command(CLI::App& app, int& exit_code) {
   auto policies = std::make_shared<std::vector<std::string>>(std::vector<std::string>{"system", "pool"});
   command.option("trace", *path, "A file that a trace allocator wrote").required();
   command.option("--policy", *policies, "system, pool or limit=SIZE; may be given several times");
-  command.action([=, &exit_code] { exit_code = run(*path, *policies); });
+  command.action([=, &exit_code] { exit_code = run_replay(*path, *policies); });
 }
 
 }  // namespace berth::cli

@@ -19,7 +19,7 @@ using namespace internal;
 
 namespace {
 
-struct Arguments {
+struct TfliteArguments {
   std::string model, output, json, html;
   bool reorder = false;
   double time_limit = 5;
@@ -73,7 +73,7 @@ nlohmann::json as_json(const engines::TflitePlan& planned) {
           {"tensors", std::move(tensors)}};
 }
 
-Result<void> run(const Arguments& arguments) {
+Result<void> run_tflite(const TfliteArguments& arguments) {
   BERTH_TRY_ASSIGN(const std::vector<std::byte> model, read_file(arguments.model));
   Progress progress("planning");
   engines::TfliteOptions options{.reorder = arguments.reorder};
@@ -96,7 +96,7 @@ Result<void> run(const Arguments& arguments) {
 
 void add_tflite_command(CLI::App& app, int& exit_code) {
   Command command(app, "tflite", "Add a memory plan to a TensorFlow Lite model, for TensorFlow Lite Micro");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TfliteArguments>();
   command.option("model", arguments->model, "A .tflite file").required();
   command.option("--output", arguments->output, "Write the model with its plan to this file");
   command.flag("--reorder", arguments->reorder, "Also choose the order of the operators");
@@ -109,7 +109,7 @@ void add_tflite_command(CLI::App& app, int& exit_code) {
       "The figures are those of the tensors. Kernels may request scratch memory, which the runtime places around the "
       "plan.\nExit codes: 0 planned; 2 the model cannot be read or planned, with the reason.");
   command.action([=, &exit_code] {
-    if (auto done = run(*arguments); !done) exit_code = complain("tflite", done.error().message(), 2);
+    if (auto done = run_tflite(*arguments); !done) exit_code = complain("tflite", done.error().message(), 2);
   });
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kLookUpMs = 50;  // how often a wait looks for a stop request
 
-Error io_error(const std::string& what) {
+Error pipe_error(const std::string& what) {
   return Error::with_text(Code::kIo, Layer::kProgram, what + ": " + std::strerror(errno));
 }
 
@@ -36,9 +36,9 @@ int private_pipe(int (&ends)[2]) {
 
 Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments, std::stop_token stop) {
   int in[2], out[2];
-  if (private_pipe(in) != 0) return io_error("a pipe to a worker process");
+  if (private_pipe(in) != 0) return pipe_error("a pipe to a worker process");
   if (private_pipe(out) != 0) {
-    const Error error = io_error("a pipe from a worker process");
+    const Error error = pipe_error("a pipe from a worker process");
     close(in[0]);
     close(in[1]);
     return error;
@@ -66,7 +66,7 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
   child.to_ = in[1];
   child.from_ = out[0];
   child.stop_ = std::move(stop);
-  if (pid < 0) return io_error("a worker process");
+  if (pid < 0) return pipe_error("a worker process");
   return child;
 }
 

@@ -85,10 +85,6 @@ std::uint64_t machine_bytes() {
   return pages > 0 && page > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page) : SIZE_MAX;
 }
 
-Error refuse(std::string text) {
-  return Error::with_text(Code::kInvalidArgument, Layer::kProgram, std::move(text));
-}
-
 Result<ort::Tensor> from_file(const ort::TensorSpec& spec, const std::string& path) {
   BERTH_TRY_ASSIGN(ort::Tensor tensor, read_npy(path));
   tensor.name = spec.name;
@@ -105,6 +101,10 @@ Result<ort::Tensor> from_file(const ort::TensorSpec& spec, const std::string& pa
 }
 
 }  // namespace
+
+Error refuse(std::string text) {
+  return Error::with_text(Code::kInvalidArgument, Layer::kProgram, std::move(text));
+}
 
 Result<void> set_shape(const std::vector<ort::TensorSpec>& specs, const std::vector<std::int64_t>& shape,
                        InputRequest& request) {

@@ -11,6 +11,9 @@
 
 namespace berth::cli {
 
+// kInvalidArgument with this text: what the user asked for cannot be.
+Error refuse(std::string text);
+
 struct InputRequest {
   std::map<std::string, std::int64_t> dims;  // symbolic dimension, or "input.index" for a nameless one
   std::map<std::string, std::string> files;  // input -> .npy

@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 // The stock arena learns its pattern in two runs; its latency before that is not representative.
-constexpr unsigned kWarmups = 3;
+constexpr unsigned kStockWarmups = 3;
 
 Error io_error(const std::string& text) {
   return Error::with_text(Code::kIo, Layer::kProgram, text);
@@ -453,9 +453,9 @@ class Measurement {
   Result<RunReport> compare(Side stock) {
     BERTH_TRY(stock.run(false));
     BERTH_TRY_ASSIGN(Side berth, start_replay());
-    for (unsigned i = 1; i < kWarmups + settings_.runs; ++i) {
-      progress_("running", 0.2 + 0.8 * i / (kWarmups + settings_.runs));
-      const bool timed = i >= kWarmups;
+    for (unsigned i = 1; i < kStockWarmups + settings_.runs; ++i) {
+      progress_("running", 0.2 + 0.8 * i / (kStockWarmups + settings_.runs));
+      const bool timed = i >= kStockWarmups;
       // The side that runs first alternates, so that neither always finds the caches of the other.
       Side& first = i % 2 == 0 ? stock : berth;
       Side& second = i % 2 == 0 ? berth : stock;

@@ -4,6 +4,8 @@
 #include <mach/mach.h>
 #endif
 
+#include <time.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -24,6 +26,12 @@ std::uint64_t process_peak() {
     if (line.starts_with(kField)) return std::strtoull(line.c_str() + kField.size(), nullptr, 10) * 1024;
 #endif
   return 0;
+}
+
+double process_cpu_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
 }  // namespace berth::cli

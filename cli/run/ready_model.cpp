@@ -29,7 +29,7 @@ struct Seal {
 };
 static_assert(sizeof(Seal) == 32);
 
-Error io_error(const std::string& path) {
+Error not_ready(const std::string& path) {
   return Error::with_text(Code::kIo, Layer::kProgram, path + ": " + std::strerror(errno));
 }
 
@@ -52,7 +52,7 @@ class File {
   // kIo also for anything but a regular file.
   Result<std::uint64_t> size() const {
     struct stat status {};
-    if (handle_ < 0 || fstat(handle_, &status) != 0) return io_error(path_);
+    if (handle_ < 0 || fstat(handle_, &status) != 0) return not_ready(path_);
     if (!S_ISREG(status.st_mode))
       return Error::with_text(Code::kIo, Layer::kProgram, path_ + ": it is not a regular file");
     return static_cast<std::uint64_t>(status.st_size);
@@ -62,7 +62,7 @@ class File {
     while (!into.empty()) {
       const ssize_t got = pread(handle_, into.data(), into.size(), static_cast<off_t>(at));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return io_error(path_);
+      if (got < 0) return not_ready(path_);
       if (got == 0)
         return Error::with_text(Code::kIo, Layer::kProgram, path_ + ": it became shorter while it was being read");
       into = into.subspan(static_cast<std::size_t>(got));
@@ -75,7 +75,7 @@ class File {
     while (!from.empty()) {
       const ssize_t put = pwrite(handle_, from.data(), from.size(), static_cast<off_t>(at));
       if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return io_error(path_);
+      if (put < 0) return not_ready(path_);
       from = from.subspan(static_cast<std::size_t>(put));
       at += static_cast<std::uint64_t>(put);
     }

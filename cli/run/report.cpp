@@ -10,8 +10,6 @@
 namespace berth::cli {
 namespace {
 
-constexpr std::size_t kBarCells = 20;
-
 std::string with_thousands(std::uint64_t value) {
   std::string text = std::to_string(value);
   for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");

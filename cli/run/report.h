@@ -17,6 +17,8 @@ struct ReportStyle {
 std::string report_text(const RunReport& report, const ReportStyle& style, const std::string& map_file,
                         const std::string& closing);
 
+inline constexpr std::size_t kBarCells = 20;  // of the bars in a report
+
 // A bar for a part of 1 that is `cells` characters long for all of it.
 std::string bar(double part, bool unicode, std::size_t cells);
 // Pads to a width counted in characters, not bytes.

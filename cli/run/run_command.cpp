@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "interrupt.h"
 #include "run/default_model.h"
+#include "run/inputs.h"
 #include "run/map.h"
 #include "run/measure.h"
 #include "run/report.h"
@@ -35,10 +36,6 @@ struct RunArguments {
   MixSettings mix;
   bool is_mix() const { return !shapes.empty() || concurrency_option->given(); }
 };
-
-Error refuse(std::string text) {
-  return Error::with_text(Code::kInvalidArgument, Layer::kProgram, std::move(text));
-}
 
 // "name=value", split at the last '=': names may have one.
 Result<std::pair<std::string, std::string>> split(const std::string& text, const char* option, const char* form) {

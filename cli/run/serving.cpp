@@ -17,8 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kBarCells = 20;
-
 double part_of(std::uint64_t a, std::uint64_t b) {
   return static_cast<double>(a) / static_cast<double>(std::max<std::uint64_t>(b, 1));
 }

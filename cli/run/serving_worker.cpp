@@ -27,12 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kWarmups = 2;
 
-double cpu_ms() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
-}
-
 std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t hash) noexcept {
   for (const std::byte b : bytes) hash = (hash ^ static_cast<std::uint64_t>(b)) * 0x100'0000'01b3;
   return hash;
@@ -86,13 +80,13 @@ class MixServer {
     }
     BERTH_TRY(run_all(kWarmups * shapes_.size()));
     for (Shape& shape : shapes_) shape.runs = shape.microseconds = 0;
-    const double cpu = cpu_ms();
+    const double cpu = process_cpu_ms();
     const Clock::time_point start = Clock::now();
     const std::size_t runs = std::size_t{task_.runs} * shapes_.size();
     BERTH_TRY(run_all(runs));
     Json answer{{"engine", engine_->library().version},
                 {"seconds", std::chrono::duration<double>(Clock::now() - start).count()},
-                {"cpu_ms", (cpu_ms() - cpu) / static_cast<double>(runs)},
+                {"cpu_ms", (process_cpu_ms() - cpu) / static_cast<double>(runs)},
                 {"runs", runs},
                 {"process_peak", process_peak()}};
     for (const Shape& shape : shapes_)

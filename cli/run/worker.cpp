@@ -48,13 +48,6 @@ double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Processor time of all threads of this process: unlike wall time, other load hardly changes it.
-double cpu_ms() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
-}
-
 // Any processor if the system does not allow a choice.
 void stay_on(int processor) {
 #if defined(__linux__)
@@ -154,11 +147,11 @@ class Worker {
         BERTH_TRY(scope->status);
       }
       const std::uint64_t faults_before = page_faults();
-      const double cpu_before = cpu_ms();
+      const double cpu_before = process_cpu_ms();
       const Clock::time_point start = Clock::now();
       BERTH_TRY_ASSIGN(std::vector<ort::Output> outputs, loaded.model->run());
       ms += ms_since(start);
-      cpu += cpu_ms() - cpu_before;
+      cpu += process_cpu_ms() - cpu_before;
       faults += page_faults() - faults_before;
       if (scope) {
         const ReplayRun did = scope->end();

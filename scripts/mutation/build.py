@@ -123,7 +123,7 @@ class Build:
         command = ["cmake", "-S", self.tree, "-B", self.output, "-G", "Ninja", "-DCMAKE_C_COMPILER=clang-16",
                    "-DCMAKE_CXX_COMPILER=clang++-16", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1",
                    f"-DCMAKE_CXX_FLAGS=-w -ferror-limit=0 -include {self.tree}/mutation.h", "-DBERTH_METAL=ON",
-                   "-DBERTH_METAL_DOUBLE=ON", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=OFF", "-DBERTH_CLI=OFF",
+                   "-DBERTH_METAL_DOUBLE=ON", "-DBERTH_UNITE=OFF", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=OFF", "-DBERTH_CLI=OFF",
                    "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", f"-DBERTH_NCNN={'ON' if self.ncnn else 'OFF'}"]
         self.cmake(command)
 
@@ -134,8 +134,8 @@ class Build:
         put(launcher, '#!/bin/sh\nfor source; do :; done\n'
                       'case $(head -n 1 "$source") in *mutation.h*) exec ccache "$@" -w -O1 ;; esac\nexec ccache "$@"\n')
         launcher.chmod(0o755)
-        self.cmake(["cmake", "-S", self.tree, "--preset", "release", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=ON", "-DBERTH_WERROR=ON",
-                    f"-DBERTH_NCNN={'ON' if self.ncnn else 'OFF'}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"])
+        self.cmake(["cmake", "-S", self.tree, "--preset", "release", "-DBERTH_TESTS=ON", "-DBERTH_BENCH=ON",
+                    "-DBERTH_WERROR=ON", "-DBERTH_UNITE=OFF", f"-DBERTH_NCNN={'ON' if self.ncnn else 'OFF'}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"])
 
     @staticmethod
     def cmake(command):

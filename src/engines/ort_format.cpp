@@ -18,12 +18,12 @@ namespace {
 
 constexpr std::uint64_t kLongest = std::numeric_limits<std::int32_t>::max();
 
-// The field numbers on the path to a weight.
-constexpr unsigned kSessionModel = 1, kModelGraph = 7, kGraphInitialisers = 0, kTensorBytes = 4;
+// The field numbers on the path from the graph to a weight.
+constexpr unsigned kGraphInitialisers = 0, kTensorBytes = 4;
 
 class OpenFile {
  public:
-  explicit OpenFile(const std::string& path) : handle(open(path.c_str(), O_RDWR | O_CLOEXEC)) {}
+  explicit OpenFile(const std::string& path) : handle(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {}
   ~OpenFile() {
     if (handle >= 0) close(handle);
   }

@@ -12,6 +12,9 @@
 
 namespace berth::internal::ort {
 
+// The field numbers of the tables on the way to the graph.
+inline constexpr unsigned kSessionModel = 1, kModelGraph = 7;
+
 // The bytes of one initialiser of the main graph.
 struct WeightPlace {
   std::uint64_t reference;  // of the 32-bit distance from there to the length that stands before the bytes

@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "engines/flatbuffer.h"
+#include "engines/ort_format.h"
 
 namespace berth::internal::ort {
 namespace {
 
-// The field numbers of the tables on the way to a node.
-constexpr unsigned kSessionModel = 1, kModelGraph = 7;
+// The field numbers of the tables between the graph and what a node has.
 constexpr unsigned kGraphNodes = 2, kGraphEdges = 4, kGraphOutputs = 6, kGraphOptimisations = 8;
 constexpr unsigned kNodeIndex = 4, kNodeInputs = 8, kNodeOutputs = 9, kNodeAttributes = 10, kNodeImplicitInputs = 12;
 constexpr unsigned kAttributeGraph = 7, kAttributeGraphs = 12;
@@ -215,7 +215,7 @@ Result<void> write_indices(const std::string& path, const OrtGraph& graph, std::
     return Error(Code::kInvalidArgument, Layer::kEngine, "these are not the indices of the model in another order");
 
   const auto failed = [&] { return Error::with_text(Code::kIo, Layer::kEngine, path + ": " + std::strerror(errno)); };
-  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return failed();
   Result<void> result;
   for (const OrtGraph::Place& place : graph.places) {
@@ -228,7 +228,7 @@ Result<void> write_indices(const std::string& path, const OrtGraph& graph, std::
     result = failed();
     break;
   }
-  close(file);
+  ::close(file);
   return result;
 }
 

@@ -16,8 +16,6 @@ using namespace berth::internal;
 using namespace berth::internal::kv_cache;
 namespace {
 
-constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
-
 Result<std::vector<std::size_t>> page_sizes(const CacheOptions& options) {
   if (options.groups.empty() || options.groups.size() > kMostGroups)
     return Error(Code::kInvalidArgument, Layer::kAllocator, "a cache has 1 to {} groups, not {}", kMostGroups,
@@ -33,7 +31,7 @@ Result<std::vector<std::size_t>> page_sizes(const CacheOptions& options) {
     if (bytes == 0)
       return Error(Code::kInvalidArgument, Layer::kAllocator,
                    "group {} has no size: give bytes_per_token, or state_bytes for a state", g);
-    if (!state && bytes > kMost / options.block_tokens)
+    if (!state && bytes > std::numeric_limits<std::size_t>::max() / options.block_tokens)
       return Error(Code::kInvalidArgument, Layer::kAllocator, "group {}: {} tokens of {} bytes overflow", g,
                    options.block_tokens, bytes);
     if (group.kind == GroupKind::kWindow && group.window == 0)

@@ -173,8 +173,8 @@ Result<std::uint64_t> largest(std::uint64_t most, std::uint64_t bytes, const Eva
     }
   };
   BERTH_TRY_ASSIGN(std::uint64_t units, last_that(most, true));
-  constexpr int kMostSteps = 1024;
-  for (int step = 0; units > 0 && step < kMostSteps; ++step, --units) {
+  constexpr int kMostGuesses = 1024;
+  for (int step = 0; units > 0 && step < kMostGuesses; ++step, --units) {
     BERTH_TRY_ASSIGN(const Fit tried, evaluate(units));
     if (sum(tried, tried.activations) <= bytes) return units;
   }

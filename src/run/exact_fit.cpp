@@ -20,7 +20,7 @@ constexpr std::int32_t kSoundDivisors[] = {64, 128, 160, 256, 320, 512};
 constexpr std::int32_t kSoundStep = 16, kMostSoundShifted = 4;
 // Samples from which such a function is looked for. There are many of them, and with fewer one fits by chance.
 constexpr std::size_t kShiftedSamples = 4;
-constexpr Wide kLargest = Wide{1} << 62;
+constexpr Wide kLargestSum = Wide{1} << 62;
 
 bool multiply(Wide a, Wide b, Wide& product) noexcept {
   return !__builtin_mul_overflow(a, b, &product);
@@ -144,7 +144,7 @@ std::optional<std::uint64_t> ExactFunction::operator()(std::span<const std::int6
   }
   if (sum % denominator != 0 && !round_up) return std::nullopt;
   sum = sum / denominator + (sum % denominator > 0 ? 1 : 0);
-  if (sum <= 0 || sum >= kLargest) return std::nullopt;
+  if (sum <= 0 || sum >= kLargestSum) return std::nullopt;
   return static_cast<std::uint64_t>(sum);
 }
 

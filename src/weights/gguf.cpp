@@ -40,9 +40,9 @@ constexpr std::uint64_t kLeastTensor = 8 + 4 + 4 + 8;  // empty name, no dimensi
 
 // Parses the part of the header that has been read. If it ends before the header does, `starved` is set, and the caller
 // reads more and starts again.
-class HeaderReader {
+class GgufHeaderReader {
  public:
-  HeaderReader(std::span<const char> text, std::uint64_t file_bytes, GgufHeader& header) noexcept
+  GgufHeaderReader(std::span<const char> text, std::uint64_t file_bytes, GgufHeader& header) noexcept
       : text_(text), file_bytes_(file_bytes), header_(header) {}
 
   bool starved() const noexcept { return starved_; }
@@ -256,7 +256,7 @@ Result<GgufHeader> read_gguf(const ByteSource& source) {
     GgufHeader header;
     const std::span<char> text = header.table.own_text(bytes);
     BERTH_TRY(source.read(0, std::as_writable_bytes(text)));
-    HeaderReader reader(text, source.size(), header);
+    GgufHeaderReader reader(text, source.size(), header);
     Result<void> done = reader.read();
     if (done) return header;
     if (!reader.starved()) return std::move(done).error();

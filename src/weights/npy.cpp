@@ -14,16 +14,16 @@ namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
 constexpr std::size_t kMaxHeader = std::size_t{1} << 20;
-constexpr std::size_t kMaxRank = 64;
+constexpr std::size_t kMaxNpyRank = 64;
 
-Error error_at(std::uint64_t place, std::string_view message, Code code = Code::kInvalidData) {
+Error npy_error_at(std::uint64_t place, std::string_view message, Code code = Code::kInvalidData) {
   return Error::with_text(code, Layer::kFormat, fmt::format("npy at byte {}: {}", place, message));
 }
 
 // The literal of a Python dict with the three keys that the format has, in any order.
-class HeaderReader {
+class NpyHeaderReader {
  public:
-  HeaderReader(std::string_view text, std::uint64_t place) noexcept : text_(text), place_(place) {}
+  NpyHeaderReader(std::string_view text, std::uint64_t place) noexcept : text_(text), place_(place) {}
 
   Result<void> read() {
     BERTH_TRY(expect('{'));
@@ -92,7 +92,7 @@ class HeaderReader {
   Result<void> read_shape() {
     BERTH_TRY(expect('('));
     while (!take(')')) {
-      if (rank_ == kMaxRank) return error("a shape of more than 64 dimensions");
+      if (rank_ == kMaxNpyRank) return error("a shape of more than 64 dimensions");
       skip_space();
       const std::size_t first = at_;
       std::uint64_t value = 0;
@@ -147,7 +147,7 @@ class HeaderReader {
     return error(fmt::format("expected '{}'", wanted));
   }
   Error error(std::string_view message, Code code = Code::kInvalidData) const {
-    return error_at(place_ + at_, message, code);
+    return npy_error_at(place_ + at_, message, code);
   }
 
   std::string_view text_;
@@ -155,7 +155,7 @@ class HeaderReader {
   std::uint64_t place_;
   DType dtype_ = DType::kU8;
   bool fortran_order_ = false;
-  std::array<std::size_t, kMaxRank> shape_;
+  std::array<std::size_t, kMaxNpyRank> shape_;
   std::size_t rank_ = 0;
 };
 
@@ -173,8 +173,9 @@ bool order_matters(std::span<const std::size_t> shape) noexcept {
 Result<void> add_npy(const ByteSource& source, std::uint64_t begin, std::uint64_t end, std::string_view start,
                      std::string_view name, bool exact, TensorTable& table) {
   const std::uint64_t there = end - begin;
-  if (there < 10 || start.size() < 10) return error_at(begin, fmt::format("{} bytes are too few for a header", there));
-  if (!start.starts_with(kMagic)) return error_at(begin, "the magic is missing; not an .npy array");
+  if (there < 10 || start.size() < 10)
+    return npy_error_at(begin, fmt::format("{} bytes are too few for a header", there));
+  if (!start.starts_with(kMagic)) return npy_error_at(begin, "the magic is missing; not an .npy array");
   const unsigned major = static_cast<unsigned char>(start[6]);
   std::uint64_t prefix = 10;
   std::uint64_t length = 0;
@@ -182,16 +183,16 @@ Result<void> add_npy(const ByteSource& source, std::uint64_t begin, std::uint64_
     length = static_cast<unsigned char>(start[8]) | static_cast<unsigned>(static_cast<unsigned char>(start[9])) << 8;
   } else if (major == 2 || major == 3) {
     prefix = 12;
-    if (there < 12 || start.size() < 12) return error_at(begin, "too few bytes for a header");
+    if (there < 12 || start.size() < 12) return npy_error_at(begin, "too few bytes for a header");
     std::uint32_t wide;
     std::memcpy(&wide, start.data() + 8, 4);
     length = wide;
   } else {
-    return error_at(begin + 6, fmt::format("version {}; versions 1 to 3 can be read", major), Code::kUnsupported);
+    return npy_error_at(begin + 6, fmt::format("version {}; versions 1 to 3 can be read", major), Code::kUnsupported);
   }
   if (length > kMaxHeader || length > there - prefix)
-    return error_at(begin + 8, fmt::format("a header of {} bytes, but there are {} and at most {} are allowed", length,
-                                           there - prefix, kMaxHeader));
+    return npy_error_at(begin + 8, fmt::format("a header of {} bytes, but there are {} and at most {} are allowed",
+                                               length, there - prefix, kMaxHeader));
   std::string owned;
   std::string_view text = start.substr(prefix);
   if (text.size() < length) {
@@ -199,17 +200,17 @@ Result<void> add_npy(const ByteSource& source, std::uint64_t begin, std::uint64_
     BERTH_TRY(source.read(begin + prefix, std::as_writable_bytes(std::span(owned))));
     text = owned;
   }
-  HeaderReader header(text.substr(0, length), begin + prefix);
+  NpyHeaderReader header(text.substr(0, length), begin + prefix);
   BERTH_TRY(header.read());
   if (header.fortran_order() && order_matters(header.shape()))
-    return error_at(begin + prefix, "the array is in Fortran order; save it with numpy.ascontiguousarray",
-                    Code::kUnsupported);
+    return npy_error_at(begin + prefix, "the array is in Fortran order; save it with numpy.ascontiguousarray",
+                        Code::kUnsupported);
   const auto bytes = checked_bytes(header.dtype(), header.shape());
-  if (!bytes) return error_at(begin + prefix, bytes.error().message());
+  if (!bytes) return npy_error_at(begin + prefix, bytes.error().message());
   const std::uint64_t left = there - prefix - length;
   if (*bytes > left || (exact && *bytes != left))
-    return error_at(begin + prefix + length,
-                    fmt::format("the array has {} bytes by its dtype and shape, but {} are there", *bytes, left));
+    return npy_error_at(begin + prefix + length,
+                        fmt::format("the array has {} bytes by its dtype and shape, but {} are there", *bytes, left));
   const std::span<std::size_t> shape = table.own_shape(header.shape().size());
   std::copy(header.shape().begin(), header.shape().end(), shape.begin());
   table.add(TensorInfo{.name = name,

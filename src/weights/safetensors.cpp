@@ -33,9 +33,9 @@ constexpr std::array<DTypeName, 22> kNames = {{
     {R"(F6_E2M3")", DType::kF6E2M3}, {R"(F6_E3M2")", DType::kF6E3M2},
 }};
 
-class HeaderReader {
+class SafetensorsHeaderReader {
  public:
-  HeaderReader(std::string_view text, std::uint64_t data_begin, TensorTable& table) noexcept
+  SafetensorsHeaderReader(std::string_view text, std::uint64_t data_begin, TensorTable& table) noexcept
       : cursor_(text, 8, "safetensors header", table), data_begin_(data_begin), table_(table) {}
 
   Result<void> read() {
@@ -238,7 +238,7 @@ Result<TensorTable> read_safetensors(const ByteSource& source) {
   const std::span<char> text = table.own_text(length);
   BERTH_TRY(source.read(8, std::as_writable_bytes(text)));
   table.reserve(length / 80);
-  BERTH_TRY(HeaderReader({text.data(), text.size()}, 8 + length, table).read());
+  BERTH_TRY(SafetensorsHeaderReader({text.data(), text.size()}, 8 + length, table).read());
   BERTH_TRY(table.finish(
       {.format = "safetensors", .file_bytes = source.size(), .data_begin = 8 + length, .contiguous = true}));
   return table;

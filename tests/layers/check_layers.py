@@ -196,7 +196,11 @@ def check_programs(root):
 
 
 def source_of(object_path):
-    """The source below src/ that an object was compiled from, such as "src/alloc/limit.cpp"."""
+    """The source below src/ that an object was compiled from, such as "src/alloc/limit.cpp". Several that were compiled
+    as one (cmake/united.cmake) are named by their folder, such as "src/alloc/united-0"."""
+    united = re.search(r"/unity_(src-.+)-(\d+)_cxx\.cxx\.(o|obj)$", object_path)
+    if united:
+        return f"{united[1].replace('-', '/')}/united-{united[2]}"
     at = object_path.rfind("/src/")
     return re.sub(r"\.(o|obj)$", "", object_path[at + 1:])
 

@@ -19,12 +19,11 @@
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::uint64_t kBatch = 8;
+constexpr std::uint64_t kRestartsAtOnce = 8;
 constexpr std::size_t kGuides = 4;
-constexpr std::uint64_t kPatience = 200;  // guided restarts for which a line may stand still
-constexpr std::uint64_t kStraight = 256;  // first restarts, by their work, that aim at nothing but the goal
-constexpr double kGrowth = 1.5;           // of restarts, from one round of the portfolio to the next
-constexpr std::size_t kProvable = 100;    // items; below, the search may well finish
+constexpr std::uint64_t kGuidedPatience = 200;  // guided restarts for which a line may stand still
+constexpr std::uint64_t kStraight = 256;        // first restarts, by their work, that aim at nothing but the goal
+constexpr double kGrowth = 1.5;                 // of restarts, from one round of the portfolio to the next
 constexpr std::uint64_t kUndecided = std::numeric_limits<std::uint64_t>::max();
 
 enum class ValueRule : std::uint8_t { kTallest, kLongest, kLargest, kHottest, kSmallest };
@@ -69,7 +68,7 @@ class Campaign {
       if (limits_.interrupt.out_of_time()) break;
       const std::uint64_t before_top = result.best.top, before_bound = result.lower_bound;
       run_batch(memory_.restarts, result);
-      memory_.restarts += kBatch;
+      memory_.restarts += kRestartsAtOnce;
       leave_a_line_that_stands_still();
       if (progress && (result.best.top != before_top || result.lower_bound != before_bound)) progress(result);
     }
@@ -121,7 +120,7 @@ class Campaign {
   // Guided restarts go down quickly or, in some lines, hardly at all. A line that has stood still for as long as it
   // went down is left for a new one, which chance leads elsewhere.
   void leave_a_line_that_stands_still() {
-    if (memory_.guides.empty() || memory_.work < memory_.lowered + kPatience * guided_limit()) {
+    if (memory_.guides.empty() || memory_.work < memory_.lowered + kGuidedPatience * guided_limit()) {
       return;
     }
     memory_.guides.clear();
@@ -283,7 +282,7 @@ class Campaign {
   void run_batch(std::uint64_t first, CampaignResult& result) {
     std::vector<Restart> batch;
     std::uint64_t planned = result.work;
-    for (std::uint64_t i = 0; i < kBatch && planned < limits_.work; ++i) {
+    for (std::uint64_t i = 0; i < kRestartsAtOnce && planned < limits_.work; ++i) {
       batch.push_back(design(first + i, result));
       std::uint64_t& limit = batch.back().style.node_limit;
       if ((first + i) % 16 == 15 && memory_.work >= proof_share() * memory_.proof) {
@@ -321,7 +320,7 @@ class Campaign {
       }
     };
     // The first batches are often all it takes: not worth waking anybody for.
-    if (first < kBatch || crew_.size() == 1) {
+    if (first < kRestartsAtOnce || crew_.size() == 1) {
       work(0);
     } else {
       crew_.run(work);

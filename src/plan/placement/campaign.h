@@ -16,6 +16,8 @@
 
 namespace berth::internal::planner {
 
+inline constexpr std::size_t kProvable = 100;  // items; below, the exact search may well finish
+
 // What a campaign leaves to the next one on the same model, so that several are as good as one long one.
 struct CampaignMemory {
   std::vector<Layout> guides;          // layouts that later restarts stay near to, the latest last: a line of descent

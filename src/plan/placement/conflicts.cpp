@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMostItems = 2048;
 constexpr std::uint64_t kMostPairs = 500'000;
 constexpr std::uint64_t kMostUnits = 4096;  // of height; where there are more, heights are rounded up
-constexpr float kNever = 1e30f;
+constexpr float kUnreachable = 1e30f;
 constexpr std::size_t kLanes = 16;  // cells that are looked at together
 
 }  // namespace
@@ -111,7 +111,7 @@ void ConflictSearch::draw(std::uint32_t item) {
   Cell* const cells = profile(item);
   Cell sum = 0;
   for (std::int32_t x = 0; x < end; ++x) cells[x] = sum += steps_[static_cast<std::size_t>(x)];
-  std::fill(cells + end, cells + width_, kNever);
+  std::fill(cells + end, cells + width_, kUnreachable);
   stale_[item] = 1;
   work_ += 1;
 }
@@ -120,9 +120,9 @@ void ConflictSearch::find_least(std::uint32_t item) {
   Cell* const cells = profile(item);
   Cell& here = cells[at_[item]];
   const Cell kept = here;
-  here = kNever;
+  here = kUnreachable;
   Cell least[kLanes];
-  std::fill(least, least + kLanes, kNever);
+  std::fill(least, least + kLanes, kUnreachable);
   const std::size_t end = static_cast<std::size_t>(lid_ - blocks_[item].height) + 1;
   for (std::size_t x = 0; x < end; x += kLanes) {
     for (std::size_t k = 0; k < kLanes; ++k) least[k] = cells[x + k] < least[k] ? cells[x + k] : least[k];
@@ -135,7 +135,7 @@ void ConflictSearch::find_least(std::uint32_t item) {
 // The conflicting item that gains most by a move; of equals, the one that has rested longest.
 std::uint32_t ConflictSearch::best_mover() {
   std::uint32_t best = kNoItem;
-  Cell best_gain = -2 * kNever;
+  Cell best_gain = -2 * kUnreachable;
   for (const std::uint32_t item : conflicting_) {
     if (stale_[item]) find_least(item);
     const Cell gain = profile(item)[at_[item]] - least_[item];

@@ -13,8 +13,8 @@
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::uint64_t kBatch = 4;  // attempts that threads share
-constexpr double kNever = 1e300;
+constexpr std::uint64_t kAttemptsAtOnce = 4;  // attempts that threads share
+constexpr double kUnaffordable = 1e300;
 
 // One attempt to get under a lid. Holds all its memory; used again and again by one thread.
 class Ejector {
@@ -105,7 +105,7 @@ class Ejector {
     edges_.clear();
     double cost = 0;  // at offset 0
     for (const Obstacle& other : obstacles_) {
-      double price = kNever;
+      double price = kUnaffordable;
       if (model_.items[other.item].fixed == kNowhere) {
         price =
             difficulty_[other.item] * (1.0 + static_cast<double>(thrown_[other.item])) * (1.0 + 0.2 * random_.unit());
@@ -135,7 +135,7 @@ class Ejector {
       cost += edges_[e].cost;
       edges_[e].cost > 0 ? ++covering : --covering;
     }
-    if (best < 0 || best_cost >= kNever) return false;
+    if (best < 0 || best_cost >= kUnaffordable) return false;
     for (const Obstacle& other : obstacles_) {
       if (other.low < best && best < other.high && offsets[other.item] != kNowhere) {
         thrown_[other.item] += 1.0f;
@@ -174,12 +174,12 @@ Improvement improve_by_ejection(const Model& model, Layout start, const Improvem
       std::uint64_t work = 0;
       std::vector<std::uint64_t> offsets;
     };
-    std::vector<Outcome> batch(kBatch);
+    std::vector<Outcome> batch(kAttemptsAtOnce);
     std::atomic<std::uint64_t> next{0}, decisive{std::numeric_limits<std::uint64_t>::max()};
     crew.run([&](unsigned who) {
       if (!ejectors[who]) ejectors[who] = std::make_unique<Ejector>(model, index);
       Ejector& ejector = *ejectors[who];
-      for (std::uint64_t i; (i = next.fetch_add(1)) < kBatch;) {
+      for (std::uint64_t i; (i = next.fetch_add(1)) < kAttemptsAtOnce;) {
         if (decisive.load() < i) return;
         Interrupt interrupt = limits.interrupt;
         interrupt.decisive = &decisive;
@@ -194,10 +194,10 @@ Improvement improve_by_ejection(const Model& model, Layout start, const Improvem
         }
       }
     });
-    attempts += kBatch;
+    attempts += kAttemptsAtOnce;
     const std::uint64_t winner = decisive.load();
-    for (std::uint64_t i = 0; i < kBatch && i <= winner; ++i) result.work += 1 + batch[i].work;
-    if (winner < kBatch) {
+    for (std::uint64_t i = 0; i < kAttemptsAtOnce && i <= winner; ++i) result.work += 1 + batch[i].work;
+    if (winner < kAttemptsAtOnce) {
       result.best.offsets = std::move(batch[winner].offsets);
       result.best.top = top_of(model, result.best.offsets);
       if (progress) progress(result);

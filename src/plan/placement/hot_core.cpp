@@ -13,9 +13,9 @@
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::size_t kMostItems = 10'000;  // of a core
-constexpr std::uint64_t kUsual = 512;       // items of the problems that a unit of work is a node of
-constexpr int kUnitBits = 26;               // a core's peak in units: small numbers are quick
+constexpr std::size_t kMostCoreItems = 10'000;  // of a core
+constexpr std::uint64_t kUsual = 512;           // items of the problems that a unit of work is a node of
+constexpr int kUnitBits = 26;                   // a core's peak in units: small numbers are quick
 
 std::vector<std::uint32_t> core_items(const Model& model, const CoreShape& shape) {
   const std::vector<std::uint64_t> loads = section_loads(model);
@@ -77,7 +77,7 @@ Layout pack(const Model& core, const ImprovementLimits& limits, Crew& crew, std:
 Improvement place_around_core(const Model& model, const CoreShape& shape, const ImprovementLimits& limits, Crew& crew) {
   Improvement result{{{}, kNowhere}, 0};
   std::vector<std::uint32_t> items = core_items(model, shape);
-  if (items.empty() || items.size() > kMostItems) return result;
+  if (items.empty() || items.size() > kMostCoreItems) return result;
   Portion core = portion_of(model, std::move(items));
   coarsen(core.model, load_bound(model));
   // A node costs more the more items there are.

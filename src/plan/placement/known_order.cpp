@@ -10,11 +10,11 @@
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::int32_t kBlock = 64;      // sections
-constexpr std::uint64_t kNear = 200;     // above the load by this part of it is near enough
-constexpr std::int64_t kNodeWork = 50;   // of placing a node, in nodes that first fit looks at
-constexpr std::int64_t kDownWork = 8;    // of letting a node down, in the same
-constexpr std::int64_t kMostWork = 600;  // for each node
+constexpr std::int32_t kBlock = 64;       // sections
+constexpr std::uint64_t kNearLoad = 200;  // above the load by this part of it is near enough
+constexpr std::int64_t kNodeWork = 50;    // of placing a node, in nodes that first fit looks at
+constexpr std::int64_t kDownWork = 8;     // of letting a node down, in the same
+constexpr std::int64_t kMostWork = 600;   // for each node
 
 std::vector<Extent> extents(std::span<const KnownOrder::Node> nodes, std::int32_t& sections) {
   std::vector<LevelRange> ranges;
@@ -174,7 +174,7 @@ std::uint64_t KnownOrder::first_fit(std::span<const std::uint32_t> order, std::s
 
 KnownOrder::Placed KnownOrder::place(std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets) {
   Placed placed{0, measure(bytes)};
-  const std::uint64_t goal = placed.load + placed.load / kNear;
+  const std::uint64_t goal = placed.load + placed.load / kNearLoad;
   placed.top = let_down(orders_[0], bytes, offsets, kNowhere);
   std::span<const std::uint32_t> lowest = orders_[0];
   for (std::size_t i = 1; i < orders_.size() && placed.top > goal; ++i) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "plan/placement/bounds.h"
+#include "plan/placement/campaign.h"
 #include "plan/placement/crew.h"
 #include "plan/placement/ejection.h"
 #include "plan/placement/hot_core.h"
@@ -17,7 +18,6 @@ namespace berth::internal::planner {
 namespace {
 
 constexpr std::size_t kSearchable = 4096;   // items; above, one descent of the search takes too long
-constexpr std::size_t kProvable = 100;      // items; below, the exact search may well finish
 constexpr std::size_t kVeryMany = 200'000;  // items; above, one greedy rule takes seconds
 constexpr std::uint64_t kFirstTurn = 20'000;
 

@@ -13,8 +13,8 @@
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::uint64_t kNear = 400;  // above the bound by this part of it is near enough
-constexpr std::int64_t kWork = 100;   // nodes looked at for each item, to get there
+constexpr std::uint64_t kNearBound = 400;  // above the bound by this part of it is near enough
+constexpr std::int64_t kWork = 100;        // nodes looked at for each item, to get there
 
 // Unchanged items where they were, the others around them; what would stand too high throws others out. Only for items
 // of one part that may go anywhere.
@@ -64,7 +64,7 @@ Layout keep(const Model& model, std::span<const KnownItem> known, std::uint64_t 
 }  // namespace
 
 Layout place_near_known(const Model& model, std::span<const KnownItem> known) {
-  const std::uint64_t bound = load_bound(model), goal = bound + bound / kNear;
+  const std::uint64_t bound = load_bound(model), goal = bound + bound / kNearBound;
   Layout best = keep(model, known, goal);
   const auto attempt = [&](bool new_first) {
     if (best.top <= goal) return;

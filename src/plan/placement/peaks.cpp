@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMostWindows = 64;  // in a round: what reaches over many of them is looked at once for each
 constexpr std::size_t kFewTasks = 4;      // where there are fewer windows, each is tried in several ways at once
-constexpr int kPatience = 12;             // rounds in turn that may lower nothing
+constexpr int kIdleRounds = 12;           // rounds in turn that may lower nothing
 
 // A stretch of time whose items are placed anew.
 struct Window {
@@ -157,7 +157,7 @@ Improvement lower_peaks(const Model& model, Layout start, const ImprovementLimit
   const Peaks peaks(model, limits);
   double share = 0.5;  // of what is above the goal, the part that the round leaves alone
   int idle = 0;
-  for (std::uint64_t round = 0; result.best.top > limits.goal && result.work < limits.work && idle < kPatience;
+  for (std::uint64_t round = 0; result.best.top > limits.goal && result.work < limits.work && idle < kIdleRounds;
        ++round) {
     if (limits.interrupt.out_of_time()) break;
     Random random(limits.seed, round);
