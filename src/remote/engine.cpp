@@ -14,7 +14,9 @@ namespace {
 
 constexpr unsigned kMessageId = 190;  // any number; the worker has one kind of message
 constexpr std::size_t kLargestMessage = std::size_t{64} << 10;
-constexpr std::size_t kDataBytes = std::size_t{128} << 10;  // of one message, where puts are sent as messages
+constexpr std::size_t kDataBytes = std::size_t{512} << 10;        // the most in one message of data
+constexpr std::size_t kCopiedDataBytes = std::size_t{128} << 10;  // the same, where UCX copies it
+constexpr const char* kSegmentBytes = "528k";                     // a message of data and what UCX puts before it
 // How often a waiting thread asks for events in vain before it sleeps: some 20 microseconds.
 constexpr int kSpins = 64;
 constexpr std::chrono::milliseconds kLongestSleep{100};
@@ -26,6 +28,19 @@ std::string seconds(Clock::duration time) {
 
 }  // namespace
 
+bool may_use_tcp(std::string_view transports) {
+  // A list that begins with ^ names what UCX may not choose.
+  const bool excludes = transports.starts_with('^');
+  if (excludes) transports.remove_prefix(1);
+  while (!transports.empty()) {
+    const std::size_t end = std::min(transports.find(','), transports.size());
+    const std::string_view name = transports.substr(0, end);
+    if (name == "tcp" || name == "all") return !excludes;
+    transports.remove_prefix(std::min(end + 1, transports.size()));
+  }
+  return excludes;
+}
+
 Error lost_error(std::uint32_t rank, std::string_view why) {
   return Error::with_text(
       Code::kDeviceLost, Layer::kDevice,
@@ -33,7 +48,10 @@ Error lost_error(std::uint32_t rank, std::string_view why) {
 }
 
 Engine::Engine(Options options, const Sealer& sealer, const ucx::Driver* driver)
-    : options_(std::move(options)), sealer_(sealer), ucx_(driver) {}
+    : options_(std::move(options)),
+      sealer_(sealer),
+      ucx_(driver),
+      sends_data_(connects_early() || may_use_tcp(options_.transports)) {}
 
 Result<std::shared_ptr<Engine>> Engine::make(Options options, const Sealer& sealer) {
   BERTH_TRY_ASSIGN(const ucx::Driver* const driver, ucx::Driver::open());
@@ -51,8 +69,13 @@ Result<void> Engine::open() {
   std::vector<std::pair<const char*, const char*>> settings = {
       {"TLS", options_.transports.c_str()}, {"NET_DEVICES", options_.interfaces.c_str()}, {"RNDV_THRESH", "inf"}};
   // UCX 1.13 completes a message that TCP sends from its place twice when the receiver dies, and then ends the process
-  // by an assertion, there or later. So messages are copied into buffers of UCX, in larger parts than by default.
-  if (sends_data()) settings.insert(settings.end(), {{"ZCOPY_THRESH", "inf"}, {"TCP_TX_SEG_SIZE", "64k"}});
+  // by an assertion, there or later. So messages are copied into buffers of UCX, in larger parts than by default. Later
+  // versions send from the place, and a message of data is one segment, so that it is copied once where it is received.
+  if (connects_early())
+    settings.insert(settings.end(), {{"ZCOPY_THRESH", "inf"}, {"TCP_TX_SEG_SIZE", "64k"}});
+  else if (sends_data())
+    settings.insert(settings.end(),
+                    {{"ZCOPY_THRESH", "16k"}, {"TCP_TX_SEG_SIZE", kSegmentBytes}, {"TCP_RX_SEG_SIZE", kSegmentBytes}});
   ucx::Status status = ucx::kOk;
   for (const auto& [name, value] : settings)
     if (status == ucx::kOk) status = ucx_->config_modify(config, name, value);
@@ -128,17 +151,16 @@ void Engine::say_goodbye() {
     if (peer.endpoint == nullptr || peer.why) continue;
     send(peer.rank, {.kind = Kind::kGoodbye});
     // Who has heard the goodbye answers nothing any more, so only UCX itself can tell that it has arrived.
-    if (peer.why || sends_data()) continue;
+    if (peer.why || connects_early()) continue;
     ++waiting;
-    ++peer.puts;  // so that the flush is real
-    flush(peer.rank, [count](bool) {
+    flush_endpoint(peer, [count](bool) {
       if (*count != nullptr) --**count;
     });
   }
   wait_until(
       [&] {
         mutex.assert_held();
-        return waiting == 0 && (!sends_data() || outstanding_ == 0);
+        return waiting == 0 && (!connects_early() || outstanding_ == 0);
       },
       Clock::now() + std::min<Clock::duration>(kGoodbyeTime, options_.give_up_after));
   *count = nullptr;
@@ -361,11 +383,15 @@ void Engine::put(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::s
   track(started, std::move(operation), "put_nbx");
 }
 
+std::size_t Engine::data_bytes() const noexcept {
+  return connects_early() ? kCopiedDataBytes : kDataBytes;
+}
+
 void Engine::send_data(std::uint32_t rank, ucx::Endpoint endpoint, std::uint64_t address,
                        std::span<const std::byte> source, const TicketPtr& ticket, Done done) {
   // The last part is done after all others: they are sent in order.
-  for (std::size_t at = 0; at < source.size() && !peers_[rank].why; at += kDataBytes) {
-    const auto part = source.subspan(at, std::min(kDataBytes, source.size() - at));
+  for (std::size_t at = 0; at < source.size() && !peers_[rank].why; at += data_bytes()) {
+    const auto part = source.subspan(at, std::min(data_bytes(), source.size() - at));
     const bool last = at + part.size() == source.size();
     auto operation = std::make_unique<Operation>(Operation{this, rank, ticket, {}, {}});
     if (last) operation->done = std::exchange(done, {});
@@ -394,9 +420,13 @@ void Engine::flush(std::uint32_t rank, Done done) {
   if (sends_data())
     return ask(rank, {.kind = Kind::kFlush},
                [flushed = std::move(flushed)](const Result<Message>& answer) mutable { flushed(answer.has_value()); });
-  auto operation = std::make_unique<Operation>(Operation{this, rank, nullptr, std::move(flushed), {}});
+  flush_endpoint(peer, std::move(flushed));
+}
+
+void Engine::flush_endpoint(Peer& peer, Done done) {
+  auto operation = std::make_unique<Operation>(Operation{this, peer.rank, nullptr, std::move(done), {}});
   const ucx::RequestParams flush = params(operation.get());
-  const auto started = ucx_->ep_flush_nbx(*endpoint, &flush);
+  const auto started = ucx_->ep_flush_nbx(peer.endpoint, &flush);
   track(started, std::move(operation), "ep_flush_nbx");
 }
 
@@ -489,7 +519,10 @@ void Engine::handle_message(const Bytes& bytes) {
   if (peer.why) return;  // an answer that comes too late
   peer.quiet_since = Clock::now();
   peer.heard = true;
-  if (message.kind == Kind::kGoodbye) return lose(message.from, lost_error(message.from, "it left the cluster"));
+  if (message.kind == Kind::kGoodbye)
+    return lose(message.from, lost_error(message.from, message.numbers[0] == 0
+                                                           ? "it left the cluster"
+                                                           : "it gave up on this process, which was silent for long"));
   // Data is in its place as soon as it is received.
   if (message.kind == Kind::kFlush) return reply(message, {.numbers = {kOkReply}});
   if (message.kind != Kind::kReply) return handler_(std::move(message));
@@ -525,10 +558,15 @@ void Engine::check_deadlines() {
       now + std::clamp<Clock::duration>(options_.give_up_after / 50, std::chrono::milliseconds(1), kLongestSleep);
   if (outstanding_ == 0) return;
   for (Peer& peer : peers_)
-    if (peer.outstanding > 0 && !peer.why && now - peer.quiet_since > options_.give_up_after)
-      lose(peer.rank, lost_error(peer.rank, fmt::format("it gave no sign of life for {}; a slow link needs a longer "
-                                                        "ClusterOptions::give_up_after",
-                                                        seconds(options_.give_up_after))));
+    if (peer.outstanding > 0 && !peer.why && now - peer.quiet_since > options_.give_up_after) give_up(peer);
+}
+
+void Engine::give_up(Peer& peer) {
+  // It may live on: then this is how it learns of it, if the message still gets through.
+  if (peer.endpoint != nullptr) send(peer.rank, {.kind = Kind::kGoodbye, .numbers = {1}});
+  lose(peer.rank, lost_error(peer.rank, fmt::format("it gave no sign of life for {}; a slow link needs a longer "
+                                                    "ClusterOptions::give_up_after",
+                                                    seconds(options_.give_up_after))));
 }
 
 void Engine::wait(const std::function<bool()>& condition) {

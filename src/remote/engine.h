@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -73,10 +74,12 @@ class Engine {
 
   // Starts the progress thread. Requires: called once; one card per rank.
   void start(std::vector<Card> cards, Handler handler, Accept accept);
-  // True if puts are sent as messages, and ranks connect when they join. UCX before 1.16 emulates puts over TCP, and
-  // ends the process that receives one from a rank that has just died; and so it does with a process whose peer dies
-  // while the two connect.
-  bool sends_data() const noexcept { return ucx_->minor < 16; }
+  // True if data goes as messages, which the receiver checks before it copies them to their place. UCX executes a put
+  // that comes by TCP whatever it is, also from a rank that this process gave up on: an endpoint that is closed goes on
+  // receiving. RDMA has keys, which end with the mapping, so puts are used where TCP is not among the transports.
+  bool sends_data() const noexcept { return sends_data_; }
+  // UCX before 1.16 ends a process whose peer dies while the two connect, so ranks connect when they join.
+  bool connects_early() const noexcept { return ucx_->minor < 16; }
   // Says goodbye, ends the progress thread and closes all endpoints; what is in flight ends. Only unmap() and destroy()
   // may be called afterwards. Requires: not the progress thread.
   void stop() noexcept;
@@ -167,6 +170,7 @@ class Engine {
 
   Engine(Options options, const Sealer& sealer, const ucx::Driver* driver);
   Result<void> open();
+  std::size_t data_bytes() const noexcept;  // of one message
   Result<ucx::Endpoint> endpoint(std::uint32_t rank) BERTH_REQUIRES(mutex);
   ucx::RequestParams params(Operation* operation) const;
   void track(ucx::StatusOrRequest started, std::unique_ptr<Operation> operation, const char* call)
@@ -181,8 +185,10 @@ class Engine {
   void take_data(std::span<const std::byte> header, std::span<const std::byte> data) BERTH_REQUIRES(mutex);
   void send_data(std::uint32_t rank, ucx::Endpoint endpoint, std::uint64_t address, std::span<const std::byte> source,
                  const TicketPtr& ticket, Done done) BERTH_REQUIRES(mutex);
+  void flush_endpoint(Peer& peer, Done done) BERTH_REQUIRES(mutex);
   void close_endpoint(ucx::Endpoint endpoint) BERTH_REQUIRES(mutex);
   void check_deadlines() BERTH_REQUIRES(mutex);
+  void give_up(Peer& peer) BERTH_REQUIRES(mutex);
   void tell_lost() BERTH_EXCLUDES(mutex);
   void nudge() BERTH_REQUIRES(mutex);  // lets the progress thread look again
   void run() noexcept;
@@ -196,6 +202,7 @@ class Engine {
   const Options options_;
   const Sealer sealer_;
   const ucx::Driver* const ucx_;
+  const bool sends_data_;
   ucx::Context context_ = nullptr;
   ucx::Worker worker_ = nullptr;
   int descriptor_ = -1;  // readable when the worker has an event; of the worker
@@ -232,6 +239,9 @@ class Engine {
 
   std::thread thread_;
 };
+
+// True if UCX may choose TCP from these transports, which are written as in UCX_TLS.
+bool may_use_tcp(std::string_view transports);
 
 // The error of a rank that is lost, for all layers: names it and says what remains possible.
 Error lost_error(std::uint32_t rank, std::string_view why);

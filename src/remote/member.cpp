@@ -145,7 +145,7 @@ Result<std::shared_ptr<Member>> Member::join(ClusterOptions options) {
       [raw = member.get()](std::uint32_t from, std::uint64_t address, std::size_t bytes) {
         return raw->served_->accept(from, address, bytes);
       });
-  if (engine->sends_data()) BERTH_TRY(member->connect_all(deadline));
+  if (engine->connects_early()) BERTH_TRY(member->connect_all(deadline));
   offer(member);
   return member;
 }

@@ -72,7 +72,7 @@ Result<std::vector<ShardRule>> parse_shard_rules(std::string_view text) {
       if (word != "unit" || failure != std::errc() || stop != number.data() + number.size() || rule.unit == 0)
         return wrong(line,
                      fmt::format("{} is not understood; a rule may end with \"unit NUMBER\", the number at least 1",
-                                 internal::quoted(std::string(word) + " " + std::string(number))));
+                                 internal::quoted(fmt::format("{}{}{}", word, number.empty() ? "" : " ", number))));
       if (const std::string_view more = next_word(rest); !more.empty())
         return wrong(line, fmt::format("{} is too much; a comment begins with \"# \"", internal::quoted(more)));
     }

@@ -18,7 +18,7 @@ namespace berth::internal::remote {
 using Bytes = std::vector<std::byte>;
 
 // Counts changes of what follows. Ranks of different versions refuse each other.
-inline constexpr std::uint32_t kProtocol = 2;
+inline constexpr std::uint32_t kProtocol = 3;
 
 // Appends numbers and bytes.
 class Writer {
@@ -84,7 +84,7 @@ enum class Kind : std::uint8_t {
   kArrived,  // id, generation, count: of submits that wrote to it and are complete; 0 if the note counts them
   kBarrier,  // epoch
   kGo,       // epoch: every rank has called barrier()
-  kGoodbye,  // the sender leaves the cluster
+  kGoodbye,  // 0: the sender leaves the cluster; 1: it gave up on the receiver
   kData,     // address; the bytes follow outside of the message
   kFlush,    // -> nothing, when the data that was sent before is in its place
   kLast = kFlush,

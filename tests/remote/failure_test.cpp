@@ -202,6 +202,30 @@ TEST_P(RemoteFailure, RefusesTheWritesOfARankThatWasGivenUp) {
   EXPECT_TRUE(back == test::rank_pattern_bytes(3, bytes));
 }
 
+// The same, in the worst order: it writes before it hears that the window is closed, and the connection may still take
+// what it sends. Only the owner can refuse it.
+TEST_P(RemoteFailure, RefusesWhatAGivenUpRankSendsBeforeItHearsOfIt) {
+  RankProcess one(folder_, 1, 2, options());
+  const auto cluster = join(2, 1500ms);
+  EXPECT_EQ(one.joined(), "ok joined");
+  const std::size_t bytes = 300'000;
+  const auto near = Buffer::allocate(device("CPU").value(), u8, {bytes}).value();
+  near.copyin(test::rank_pattern_bytes(3, bytes)).value();
+  const RemoteWindow window = cluster->open(near).value();
+  EXPECT_EQ(one.ask("keep " + test::word_of(window)), "ok");
+  one.send("blind 4");
+  one.await_stop();
+  EXPECT_TRUE(cluster->close(window).has_value());
+  EXPECT_EQ(cluster->lost(), std::vector<std::uint32_t>{1});
+  one.resume();
+  EXPECT_NE(one.answer(), "") << "it ends its write";
+  // What it says next comes after what it wrote, so that this has been received, if it ever is.
+  EXPECT_NE(one.ask("barrier").find("rank 0 is lost"), std::string::npos);
+  Bytes back(bytes);
+  near.copyout(back).value();
+  EXPECT_TRUE(back == test::rank_pattern_bytes(3, bytes));
+}
+
 TEST_P(RemoteFailure, EndsWaitsForArrivalsOfALostRank) {
   RankProcess one(folder_, 1, 2, options());
   const auto cluster = join(2);

@@ -164,8 +164,9 @@ class RankProcess {
   // Returns when it has stopped: its threads run on until then.
   void stop() {
     kill(pid_, SIGSTOP);
-    waitpid(pid_, nullptr, WUNTRACED);
+    await_stop();
   }
+  void await_stop() { waitpid(pid_, nullptr, WUNTRACED); }
   void resume() { kill(pid_, SIGCONT); }
   // Ends in order.
   int quit() {

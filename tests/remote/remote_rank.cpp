@@ -5,6 +5,7 @@
 //   berth_remote_rank FOLDER TOKEN RANK RANKS LENDS GIVE_UP_MS [INTERFACE [TRANSPORTS]]
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -15,6 +16,7 @@
 
 #include "berth/berth.h"
 #include "berth/remote/cluster.h"
+#include "remote/remote_device.h"
 
 namespace {
 
@@ -44,6 +46,30 @@ std::string answer_of(const Result<void>& result) {
 // Byte i of a pattern.
 std::byte pattern(std::uint64_t seed, std::uint64_t i) {
   return static_cast<std::byte>((i * 131 + i / 251 * 7 + seed) & 0xff);
+}
+
+std::vector<std::byte> pattern_bytes(std::uint64_t seed, std::size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = pattern(seed, i);
+  return bytes;
+}
+
+// Stops this process. When it is resumed, it writes before it looks at what other ranks sent meanwhile: below the
+// checks that a rank makes for itself, so that only those of the owner are left.
+std::string write_blindly(const berth::Buffer& buffer, std::uint64_t seed) {
+  using namespace berth::internal::remote;
+  const auto bytes = pattern_bytes(seed, buffer.size());
+  const auto& device = dynamic_cast<const RemoteDevice&>(buffer.device());
+  const auto [region, offset] = device.find(buffer.window().value()).value();
+  Engine& engine = device.engine();
+  const berth::MutexLock lock(engine.mutex);  // so the progress thread waits, too
+  std::raise(SIGSTOP);
+  if (region->near != nullptr)
+    return region->near->write(region->address + offset, bytes) == NearWindow::Outcome::kDone ? "ok" : "refused";
+  const auto ticket = std::make_shared<Ticket>();
+  engine.put(region->rank, region->key, region->address + offset, bytes, ticket);
+  engine.wait([&] { return ticket->in_flight == 0; });
+  return "ok";
 }
 
 class Rank {
@@ -97,9 +123,7 @@ class Rank {
       words >> window >> seed;
       const auto target = cluster_->import(berth::RemoteWindow::from_bytes(unhex(window)).value());
       if (!target) return answer_of(target.error());
-      std::vector<std::byte> bytes(target->size());
-      for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(seed, i);
-      return answer_of(target->copyin(bytes));
+      return answer_of(target->copyin(pattern_bytes(seed, target->size())));
     }
     if (command == "get") {  // get WINDOW SEED: imports it and compares
       std::string window;
@@ -143,9 +167,12 @@ class Rank {
     if (command == "write") {  // write SEED: the pattern into the window that was kept last
       std::uint64_t seed = 0;
       words >> seed;
-      std::vector<std::byte> bytes(kept_.back().size());
-      for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(seed, i);
-      return answer_of(kept_.back().copyin(bytes));
+      return answer_of(kept_.back().copyin(pattern_bytes(seed, kept_.back().size())));
+    }
+    if (command == "blind") {  // blind SEED: the same, stopped just before, as one that hears nothing of that time
+      std::uint64_t seed = 0;
+      words >> seed;
+      return write_blindly(kept_.back(), seed);
     }
     if (command == "barrier") return answer_of(cluster_->barrier());
     if (command == "lost") {

@@ -34,6 +34,11 @@ TEST(ShardRules, NameTheLineThatIsWrong) {
   }
 }
 
+TEST(ShardRules, QuoteWhatIsNotUnderstoodAsItIsWritten) {
+  EXPECT_THAT(parse_shard_rules("a row by\n").error().message(), HasSubstr("\"by\" is not understood"));
+  EXPECT_THAT(parse_shard_rules("a row by 2 # x\n").error().message(), HasSubstr("\"by 2\" is not understood"));
+}
+
 TEST(ShardRules, AreReadFromAFile) {
   const TemporaryFolder folder;
   const std::string text = "a row\n";
