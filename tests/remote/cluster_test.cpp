@@ -118,6 +118,7 @@ TEST_F(ClusterTest, SaysWhoLendsNothingOrTooLittle) {
 
 TEST_F(ClusterTest, NamesTheRanksThatAreMissing) {
   RankProcess one(folder_, 1, 4, {.give_up_after = 1s});
+  folder_.await({1}, 4);
   const auto cluster = join(4, {.give_up_after = 1s});
   ASSERT_FALSE(cluster.has_value());
   EXPECT_EQ(cluster.error().code(), Code::kDeviceUnavailable);
@@ -387,6 +388,7 @@ TEST_F(ClusterTest, UsesUcxWhereTheKernelCannotCopy) {
 
 TEST_F(ClusterTest, GivesUpOnAnArrivalThatDoesNotCome) {
   RankProcess other(folder_, 1, 2);
+  folder_.await({1}, 2);
   const auto cluster = join(2, {.give_up_after = 2s}).value();
   const auto near = Buffer::allocate(device("CPU").value(), u8, {64}).value();
   const RemoteWindow window = cluster->open(near).value();
@@ -410,7 +412,9 @@ TEST_F(ClusterTest, WaitsForAllRanksAtABarrier) {
 
 TEST_F(ClusterTest, NamesWhoIsMissingAtABarrier) {
   RankProcess one(folder_, 1, 3), two(folder_, 2, 3);
-  const auto cluster = join(3, {.give_up_after = 2s}).value();
+  folder_.await({1, 2}, 3);
+  const auto cluster = join(3, {.give_up_after = 3s}).value();
+  EXPECT_EQ(one.joined(), "ok joined");
   one.send("barrier");
   const auto waited = cluster->barrier();
   ASSERT_FALSE(waited.has_value());

@@ -164,7 +164,8 @@ TEST_P(RemoteFailure, FindsARankLostThatLeft) {
 // A stopped process keeps its connection, as a cut cable does: only the time tells.
 TEST_P(RemoteFailure, GivesUpOnARankThatIsSilent) {
   RankProcess one(folder_, 1, 3, options()), two(folder_, 2, 3, options());
-  const auto cluster = join(3, 1500ms);
+  folder_.await({1, 2}, 3);
+  const auto cluster = join(3, 2500ms);
   const RemoteWindow window = [&] {
     EXPECT_EQ(one.joined(), "ok joined");
     return one.open("w", 64 << 20, Access::kReadWrite, 1);
@@ -183,7 +184,8 @@ TEST_P(RemoteFailure, GivesUpOnARankThatIsSilent) {
 // It was given up on, does not know it, and goes on. What it writes to must not be the memory of a closed window.
 TEST_P(RemoteFailure, RefusesTheWritesOfARankThatWasGivenUp) {
   RankProcess one(folder_, 1, 2, options());
-  const auto cluster = join(2, 1500ms);
+  folder_.await({1}, 2);
+  const auto cluster = join(2, 2500ms);
   EXPECT_EQ(one.joined(), "ok joined");
   const std::size_t bytes = 300'000;
   const auto near = Buffer::allocate(device("CPU").value(), u8, {bytes}).value();
@@ -206,7 +208,8 @@ TEST_P(RemoteFailure, RefusesTheWritesOfARankThatWasGivenUp) {
 // what it sends. Only the owner can refuse it.
 TEST_P(RemoteFailure, RefusesWhatAGivenUpRankSendsBeforeItHearsOfIt) {
   RankProcess one(folder_, 1, 2, options());
-  const auto cluster = join(2, 1500ms);
+  folder_.await({1}, 2);
+  const auto cluster = join(2, 2500ms);
   EXPECT_EQ(one.joined(), "ok joined");
   const std::size_t bytes = 300'000;
   const auto near = Buffer::allocate(device("CPU").value(), u8, {bytes}).value();

@@ -33,7 +33,8 @@ class RemoteNetwork : public testing::Test {
             .give_up_after = give_up_after,
             .interface = NetworkNamespaces::interface(),
             .transports = "tcp",
-            .before = net.on(machine)};
+            .before = net.on(machine),
+            .environment = {"BERTH_TEST_MEET=1"}};
   }
 };
 

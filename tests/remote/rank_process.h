@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <random>
 #include <string>
 #include <vector>
@@ -56,6 +57,11 @@ class JobFolder {
   const std::string& token() const { return token_; }
   ExchangePtr exchange(std::uint32_t rank, std::uint32_t ranks) const {
     return make_folder_exchange({.folder = path(), .rank = rank, .ranks = ranks, .token = token_}).value();
+  }
+  // Waits, generously, until other ranks are about to join: a short give_up_after is no time to start a process in.
+  void await(std::initializer_list<std::uint32_t> others, std::uint32_t ranks) const {
+    for (const std::uint32_t rank : others)
+      exchange(0, ranks)->fetch(rank, "berth.cluster", std::chrono::steady_clock::now() + kPatience).value();
   }
 
  private:

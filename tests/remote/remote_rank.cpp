@@ -2,9 +2,11 @@
 // that it reads from its input, one a line, each answered by one line. It ends when its input ends, so that it never
 // outlives the test.
 //
+// If BERTH_TEST_MEET is set, it waits for the other processes before it joins.
 //   berth_remote_rank FOLDER TOKEN RANK RANKS LENDS GIVE_UP_MS [INTERFACE [TRANSPORTS]]
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -206,6 +208,11 @@ int main(int count, char** arguments) {
     std::printf("%s\n", answer_of(exchange.error()).c_str());
     return 1;
   }
+  // Where all ranks are such processes, a short time to give up after should not begin while one is still starting.
+  if (std::getenv("BERTH_TEST_MEET") != nullptr &&
+      (!(*exchange)->publish("started", {}) ||
+       !(*exchange)->fetch_all("started", std::chrono::steady_clock::now() + std::chrono::minutes(1))))
+    return 1;
   berth::ClusterOptions options{.exchange = *exchange,
                                 .transports = count > 8 ? arguments[8] : "",
                                 .give_up_after = std::chrono::milliseconds(number(6)),

@@ -44,7 +44,12 @@ bool is_right(const berth::ShardedTensors& loaded, const berth::WeightFile& file
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const std::string_view what = argc > 5 ? argv[3] : "";
-  const auto cluster = berth::Cluster::join({.give_up_after = what == "stay" ? 2'000ms : 60'000ms});
+  // A short time to give up after should not begin while another process is still starting.
+  const auto exchange = berth::make_job_exchange().value();
+  exchange->publish("started", {}).value();
+  exchange->fetch_all("started", std::chrono::steady_clock::now() + 60s).value();
+  const auto cluster =
+      berth::Cluster::join({.exchange = exchange, .give_up_after = what == "stay" ? 2'000ms : 60'000ms});
   if (!cluster) return fail(cluster.error());
   const std::uint32_t rank = (*cluster)->rank();
   const bool chosen = argc > 5 && rank == static_cast<std::uint32_t>(std::atoi(argv[4]));
