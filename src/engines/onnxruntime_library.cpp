@@ -92,13 +92,16 @@ std::vector<fs::path> python_environments() {
 }
 
 Result<const Library*> library(const std::string& preferred) {
-  static Mutex mutex;
-  static std::optional<Library> opened;
-  const MutexLock guard(mutex);
-  if (!opened) {
-    BERTH_TRY_ASSIGN(opened, find_and_open(preferred));
+  struct Opened {
+    Mutex mutex;
+    std::optional<Library> library BERTH_GUARDED_BY(mutex);
+  };
+  static Opened opened;
+  const MutexLock guard(opened.mutex);
+  if (!opened.library) {
+    BERTH_TRY_ASSIGN(opened.library, find_and_open(preferred));
   }
-  return &*opened;
+  return &*opened.library;
 }
 
 Result<void> check(const Api& api, Status* status, const char* doing) {

@@ -37,7 +37,6 @@ struct ArenaBlock {
   Window window{};
   Buffer shadow{};
   Window shadow_window{};
-  ShadowState state{};
 };
 
 Window part(const Window& whole, std::size_t offset, std::size_t bytes) {
@@ -116,19 +115,32 @@ struct Arena::State {
   std::size_t size = 0;
   std::size_t shadow_size = 0;
   bool shadowed = false;
-  Mutex mutex;  // guards every ArenaBlock::state
+  Mutex mutex;
+  std::vector<ShadowState> shadows BERTH_GUARDED_BY(mutex);  // of each block
+
+  explicit State(std::size_t count) : blocks(count), shadows(count) {}
 
   // Bytes of a block were changed other than by write_f32.
   void note_written(std::uint32_t block, std::size_t offset, std::size_t bytes) {
     if (!shadowed) return;
     const MutexLock lock(mutex);
-    blocks[block].state.set_stale({offset, offset + bytes});
+    shadows[block].set_stale({offset, offset + bytes});
+  }
+
+  void note_mirrored(std::uint32_t block, std::size_t offset, std::size_t bytes) {
+    const MutexLock lock(mutex);
+    shadows[block].set_fresh({offset, offset + bytes});
+  }
+
+  bool is_mirrored(std::uint32_t block, std::size_t offset, std::size_t bytes) {
+    const MutexLock lock(mutex);
+    return shadows[block].is_fresh({offset, offset + bytes});
   }
 
   void note_handed_out(std::uint32_t block, std::size_t offset, std::size_t bytes, Access access) {
     if (!shadowed || access == Access::kRead) return;
     const MutexLock lock(mutex);
-    blocks[block].state.expose({offset, offset + bytes});
+    shadows[block].expose({offset, offset + bytes});
   }
 };
 
@@ -140,7 +152,7 @@ Arena::~Arena() = default;
 // A moved-from arena has the state of a plan without nodes, so that every lookup fails and nothing is null.
 Arena::State& Arena::state() const noexcept {
   // Never destroyed: an arena with static lifetime may ask at exit.
-  static State* const nothing = new State;  // NOLINT(bugprone-unhandled-exception-at-new): once, of a few bytes
+  static State* const nothing = new State(0);  // NOLINT(bugprone-unhandled-exception-at-new): once, of a few bytes
   return state_ == nullptr ? *nothing : *state_;
 }
 
@@ -164,10 +176,9 @@ Result<Arena> Arena::from_plan(AllocatorPtr allocator, const MemoryPlan& plan, c
                  options.lane.value_or(0), plan.blocks.size());
   BERTH_TRY(check_limits(plan, allocators));
 
-  auto state = std::make_unique<State>();
+  auto state = std::make_unique<State>(plan.blocks.size());
   state->slots = plan.slots;
   for (const Slot& slot : plan.slots) state->lengths.push_back(slot.bytes);
-  state->blocks.resize(plan.blocks.size());
   BufferOptions memory{.label = options.label,
                        .tag = options.tag,
                        .alignment = options.alignment,
@@ -295,8 +306,7 @@ Result<void> Arena::write_f32(Queue& queue, NodeId node, std::span<const float> 
   if (!state().shadowed || slot->offset % kShadowAlignment != 0) return {};
   for (std::size_t first = 0; first < data.size(); first += kPieceFloats)
     BERTH_TRY(write_shadow(queue, *slot, data.subspan(first, std::min(kPieceFloats, data.size() - first)), first));
-  const MutexLock lock(state().mutex);
-  block.state.set_fresh({slot->offset, slot->offset + data.size_bytes()});
+  state().note_mirrored(slot->block, slot->offset, data.size_bytes());
   return {};
 }
 
@@ -386,8 +396,7 @@ Result<bool> Arena::shadow_is_fresh(NodeId node) const {
                  "8 or more",
                  node, slot->offset, kShadowAlignment);
   const std::size_t bytes = state().lengths[node] / sizeof(float) * sizeof(float);
-  const MutexLock lock(state().mutex);
-  return bytes == 0 || state().blocks[slot->block].state.is_fresh({slot->offset, slot->offset + bytes});
+  return bytes == 0 || state().is_mirrored(slot->block, slot->offset, bytes);
 }
 
 Result<Buffer> Arena::shadow(Queue& queue, NodeId node) const {
@@ -412,8 +421,7 @@ Result<void> Arena::refresh_shadow(Queue& queue, NodeId node, std::size_t elemen
     for (std::size_t at = 0; at < piece.size(); at += kPieceFloats)
       BERTH_TRY(write_shadow(queue, slot, piece.subspan(at, std::min(kPieceFloats, piece.size() - at)), first + at));
   }
-  const MutexLock lock(state().mutex);
-  state().blocks[slot.block].state.set_fresh({slot.offset, slot.offset + elements * sizeof(float)});
+  state().note_mirrored(slot.block, slot.offset, elements * sizeof(float));
   return {};
 }
 

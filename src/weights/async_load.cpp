@@ -30,21 +30,21 @@ namespace {
 // A timeline that readers move on. Nothing can be recorded on it but the uses of what will arrive.
 class ArrivalQueue final : public Queue {
  public:
-  explicit ArrivalQueue(Device& device) : Queue(device), reached_(next().value() - 1) {}
+  explicit ArrivalQueue(Device& device) : Queue(device), reached_(next().value() - 1), arrived_(next().value() - 1) {}
   ~ArrivalQueue() override { close(); }
 
   void reach(std::uint64_t value) {
     const MutexLock lock(mutex_);
+    arrived_ = value;
     reached_.store(value, std::memory_order_release);
     changed_.notify_all();
   }
   // False if the time was over first.
   Result<bool> wait_until(std::uint64_t value, std::chrono::steady_clock::time_point until) {
     const MutexLock lock(mutex_);
-    const auto is_over = [&] { return reached_.load(std::memory_order_relaxed) >= value; };
-    while (!is_over() && !error_)
+    while (arrived_ < value && !error_)
       if (!changed_.wait_until(mutex_, until)) break;
-    if (is_over()) return true;
+    if (arrived_ >= value) return true;
     if (error_) return *error_;
     return false;
   }
@@ -66,8 +66,8 @@ class ArrivalQueue final : public Queue {
   Result<void> do_submit(std::uint64_t) override { return {}; }
   Result<void> do_wait(std::uint64_t value) override {
     const MutexLock lock(mutex_);
-    while (reached_.load(std::memory_order_relaxed) < value && !error_) changed_.wait(mutex_);
-    if (reached_.load(std::memory_order_relaxed) < value) return *error_;
+    while (arrived_ < value && !error_) changed_.wait(mutex_);
+    if (arrived_ < value) return *error_;
     return {};
   }
   std::uint64_t poll() noexcept override { return reached_.load(std::memory_order_acquire); }
@@ -77,7 +77,8 @@ class ArrivalQueue final : public Queue {
 
   Mutex mutex_;
   CondVar changed_;
-  std::atomic<std::uint64_t> reached_;
+  std::atomic<std::uint64_t> reached_;              // for poll(), which takes no lock
+  std::uint64_t arrived_ BERTH_GUARDED_BY(mutex_);  // the same, for those who wait: none misses its change
   std::optional<Error> error_ BERTH_GUARDED_BY(mutex_);
 };
 
