@@ -31,23 +31,21 @@ Names& names() {
 
 constexpr std::uint16_t kOther = 0xffff;
 
-}  // namespace
-
-Name::Name(std::string_view text) {
+// Not in the constructor: the thread-safety analysis leaves constructors out.
+std::uint16_t id_of(std::string_view text) {
   Names& table = names();
   const MutexLock lock(table.mutex);
-  if (const auto found = table.ids.find(text); found != table.ids.end()) {
-    id_ = found->second;
-    return;
-  }
-  if (table.texts.size() >= kOther) {
-    id_ = kOther;
-    return;
-  }
-  id_ = static_cast<std::uint16_t>(table.texts.size());
+  if (const auto found = table.ids.find(text); found != table.ids.end()) return found->second;
+  if (table.texts.size() >= kOther) return kOther;
+  const auto id = static_cast<std::uint16_t>(table.texts.size());
   table.texts.emplace_back(text);
-  table.ids.emplace(table.texts.back(), id_);
+  table.ids.emplace(table.texts.back(), id);
+  return id;
 }
+
+}  // namespace
+
+Name::Name(std::string_view text) : id_(id_of(text)) {}
 
 std::string_view Name::text() const noexcept {
   if (id_ == 0) return "";

@@ -35,6 +35,11 @@ Attached& attached() {
   static Attached instance;
   return instance;
 }
+// Not in a destructor: the thread-safety analysis leaves those out.
+void detach(const ort::Env* environment) {
+  const MutexLock guard(attached().mutex);
+  attached().environments.erase(environment);
+}
 
 }  // namespace
 
@@ -67,8 +72,7 @@ class OnnxRuntimeMemory::Impl : public ort::Allocator {
   ~Impl() {
     if (registered) {
       if (ort::Status* status = api.unregister_allocator(env_, info_)) api.release_status(status);
-      const MutexLock guard(attached().mutex);
-      attached().environments.erase(env_);
+      detach(env_);
     }
     api.release_memory_info(info_);
   }

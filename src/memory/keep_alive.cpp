@@ -8,12 +8,16 @@ KeepAlive::KeepAlive(Residency& set, std::chrono::milliseconds interval)
     : set_(set), interval_(interval), thread_([this] { run(); }) {}
 
 KeepAlive::~KeepAlive() {
+  end();
+  thread_.join();
+}
+
+void KeepAlive::end() {
   {
     const MutexLock lock(mutex_);
     ending_ = true;
   }
   wake_.notify_one();
-  thread_.join();
 }
 
 void KeepAlive::run() {

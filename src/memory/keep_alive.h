@@ -19,6 +19,7 @@ class KeepAlive {
 
  private:
   void run();
+  void end();  // not in the destructor: the thread-safety analysis leaves destructors out
 
   Residency& set_;
   const std::chrono::milliseconds interval_;

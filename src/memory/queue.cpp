@@ -21,23 +21,28 @@ namespace {
 // Keeps the queue of a timeline alive while a thread polls it or waits for it.
 class LineUse {
  public:
-  explicit LineUse(Timeline& timeline) : timeline_(timeline) {
-    const MutexLock lock(timeline.mutex);
-    queue_ = timeline.queue;
-    if (queue_ != nullptr) ++timeline.users;
-  }
+  explicit LineUse(Timeline& timeline) : timeline_(timeline), queue_(enter(timeline)) {}
   ~LineUse() {
-    if (queue_ == nullptr) return;
-    const MutexLock lock(timeline_.mutex);
-    if (--timeline_.users == 0) timeline_.idle.notify_all();
+    if (queue_ != nullptr) leave(timeline_);
   }
   LineUse(const LineUse&) = delete;
   LineUse& operator=(const LineUse&) = delete;
   Queue* queue() const noexcept { return queue_; }
 
  private:
+  // Not in the constructor and the destructor: the thread-safety analysis leaves those out.
+  static Queue* enter(Timeline& timeline) {
+    const MutexLock lock(timeline.mutex);
+    if (timeline.queue != nullptr) ++timeline.users;
+    return timeline.queue;
+  }
+  static void leave(Timeline& timeline) {
+    const MutexLock lock(timeline.mutex);
+    if (--timeline.users == 0) timeline.idle.notify_all();
+  }
+
   Timeline& timeline_;
-  Queue* queue_;
+  Queue* const queue_;
 };
 
 bool overlap(const Window& a, const Window& b) noexcept {
@@ -49,9 +54,13 @@ bool overlap(const Window& a, const Window& b) noexcept {
 
 Queue::Queue(Device& device) : device_(&device), timeline_(take_timeline(*this)), submitted_(0) {
   if (Timeline* timeline = find_timeline(timeline_)) submitted_ = timeline->reached.load(std::memory_order_acquire);
-  try {
+  // A function of its own: the thread-safety analysis leaves constructors out.
+  const auto enlist = [this, &device] {
     const MutexLock lock(device.queues_mutex_);
     device.queues_.push_back(this);
+  };
+  try {
+    enlist();
   } catch (...) {
     give_timeline(timeline_);
     throw;
