@@ -119,6 +119,10 @@ TEST(Statistics, CountsExactly) {
   ASSERT_EQ(now.holders.size(), 1u);
   EXPECT_EQ(now.holders[0].label, "b");
   counted->release(b);
+  counted->release(counted->allocate({.bytes = 1}).value());
+  counted->release(counted->allocate({.bytes = 2}).value());
+  EXPECT_EQ(counted->counters().sizes[0], 1u);
+  EXPECT_EQ(counted->counters().sizes[1], 1u);
 }
 
 TEST(DryRun, CountsSizesAndTakesNoMemory) {

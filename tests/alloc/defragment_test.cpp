@@ -135,6 +135,33 @@ TEST_P(DefragmentAddresses, MovesABufferThatOverlapsItsNewPlace) {
   for (std::uint8_t i = 0; i < 4; ++i) EXPECT_TRUE(holds(large[i], i));
 }
 
+// A move may fill up memory that is there. Memory for addresses that have none is made only to pack addresses.
+TEST_P(DefragmentAddresses, MapsNoStepUnlessItPacksAddresses) {
+  const auto memory = make(16);
+  const Buffer first = filled(memory, kPart, 1);
+  std::vector<Buffer> between;
+  between.push_back(filled(memory, kStep - kPart, 0));
+  between.push_back(filled(memory, kStep, 0));
+  between.push_back(filled(memory, kPart / 2, 0));
+  const Buffer second = filled(memory, kStep - kPart / 2, 2);  // longer than what is free in the first step
+  between.push_back(filled(memory, kStep / 2, 0));
+  const Buffer third = filled(memory, kStep / 2, 3);
+  between.clear();
+  ASSERT_EQ(memory->trim(), kStep);
+  ASSERT_EQ(memory->counters().mapped_bytes, 3 * kStep);
+
+  const DefragmentResult close = memory->defragment();
+  EXPECT_EQ(close.moved_count, 2u) << to_string(close);
+  EXPECT_EQ(close.returned_bytes, 0u) << "both stay in the steps that have memory";
+  EXPECT_EQ(memory->counters().mapped_bytes, 3 * kStep);
+  const DefragmentResult packed = memory->defragment({.pack_addresses = true});
+  EXPECT_EQ(packed.moved_count, 2u) << to_string(packed);
+  EXPECT_EQ(memory->counters().mapped_bytes, 2 * kStep);
+  EXPECT_TRUE(holds(first, 1));
+  EXPECT_TRUE(holds(second, 2));
+  EXPECT_TRUE(holds(third, 3));
+}
+
 TEST_P(DefragmentTest, LeavesABufferWhoseHandleWasGivenOut) {
   const auto memory = make(16);
   const std::vector<Buffer> kept = one_in_each(memory, 3);

@@ -205,16 +205,18 @@ TEST(Tflite, LeavesVariablesAndTensorsOfUnknownSizeToTheRuntime) {
   EXPECT_EQ(planned.left_to_runtime, 1u);
 }
 
-// A model of two subgraphs whose operator 0 runs `called`, as CALL_ONCE does.
-std::vector<std::byte> with_call(std::uint32_t called) {
+constexpr std::uint32_t kIf = 118, kWhile = 119, kCallOnce = 129;
+
+// A model of two subgraphs whose operator 0, of this kind, runs `called`, and `other` if it is of a kind that runs two.
+std::vector<std::byte> with_call(std::uint32_t called, std::uint32_t kind = kCallOnce, std::uint32_t other = 1) {
   FlatTable root = chain({256, 128, 64, 32}).table();
   auto& graphs = std::get<std::vector<FlatTable>>(root.fields[2]);
   graphs.push_back(std::get<std::vector<FlatTable>>(chain({512, 512, 16}).table().fields[2]).front());
   for (FlatTable& op : std::get<std::vector<FlatTable>>(graphs[1].fields[3])) op.fields[0] = std::uint32_t{1};
-  std::get<std::vector<FlatTable>>(root.fields[1])[0].fields = {{0, std::uint8_t{127}}, {3, std::uint32_t{129}}};
+  std::get<std::vector<FlatTable>>(root.fields[1])[0].fields = {{0, std::uint8_t(std::min(kind, 127u))}, {3, kind}};
   auto& op = std::get<std::vector<FlatTable>>(graphs[0].fields[3])[0];
   op.fields[3] = std::uint8_t{103};
-  op.fields[4] = std::make_shared<FlatTable>(FlatTable{{{0, called}}});
+  op.fields[4] = std::make_shared<FlatTable>(FlatTable{{{0, called}, {1, other}}});
   return FlatWriter::write(root, "TFL3");
 }
 
@@ -231,6 +233,16 @@ TEST(Tflite, GivesTensorsOfOneIndexOneOffsetInAllSubgraphs) {
 TEST(Tflite, RefusesASubgraphThatRunsItselfAndOneThatIsNotThere) {
   EXPECT_EQ(plan_tflite(with_call(0)).error().code(), Code::kUnsupported);
   EXPECT_EQ(plan_tflite(with_call(2)).error().code(), Code::kInvalidData);
+  EXPECT_TRUE(plan_tflite(with_call(1, kCallOnce, 2)).has_value()) << "it runs one subgraph";
+  for (const std::uint32_t kind : {kIf, kWhile}) {
+    const auto planned = plan_tflite(with_call(1, kind));
+    ASSERT_TRUE(planned.has_value()) << planned.error().message();
+    EXPECT_GE(planned->plan.size, 2 * 512u) << "it runs while tensors of the main subgraph hold data";
+    for (const bool first : {false, true}) {
+      EXPECT_EQ(plan_tflite(with_call(first ? 0 : 1, kind, first ? 1 : 0)).error().code(), Code::kUnsupported);
+      EXPECT_EQ(plan_tflite(with_call(first ? 2 : 1, kind, first ? 1 : 2)).error().code(), Code::kInvalidData);
+    }
+  }
 }
 
 TEST(Tflite, RefusesWhatItCannotPlan) {

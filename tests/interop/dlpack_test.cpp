@@ -13,6 +13,7 @@
 #include "berth/weights/weights.h"
 #include "devices/cuda/cuda_device.h"
 #include "doubles/cuda/cuda_testing.h"
+#include "support/support.h"
 
 namespace berth::dlpack {
 
@@ -183,6 +184,16 @@ TEST(DLPack, ExportsStridesOfATensorWithoutElements) {
   EXPECT_EQ(tensor->tensor.shape[2], std::int64_t{1} << 40);
   EXPECT_EQ(tensor->tensor.strides[1], std::int64_t{1} << 40);
   EXPECT_EQ(import_tensor(tensor).value().shape(), buffer.shape());
+}
+
+TEST(DLPack, ExportsExtentsOf63Bits) {
+  const std::size_t most = std::numeric_limits<std::int64_t>::max();
+  const Buffer buffer = Buffer::allocate(cpu(), u8, {0, most}).value();
+  const auto tensor = export_buffer(buffer);
+  ASSERT_TRUE(tensor.has_value()) << tensor.error().message();
+  EXPECT_EQ(import_tensor(*tensor).value().shape(), buffer.shape());
+  const Buffer longer = Buffer::allocate(cpu(), u8, {0, most + 1}).value();
+  EXPECT_TRUE(test::fails_with(export_buffer(longer), Code::kUnsupported));
 }
 
 TEST(DLPack, TakesAScalarWithoutAShape) {

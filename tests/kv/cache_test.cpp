@@ -6,6 +6,7 @@
 #include <set>
 
 #include "berth/memory/registry.h"
+#include "support/support.h"
 
 namespace berth::kv {
 namespace {
@@ -385,6 +386,42 @@ TEST(KvCache, WritesTheCsrFormWithLastPageLengths) {
   EXPECT_EQ(lengths, (std::vector<std::int32_t>{5, 0, 8}));
   std::vector<std::int32_t> few(3);
   EXPECT_EQ(cache->write_csr(0, ids, indptr, few, last).error().code(), Code::kSizeMismatch);
+}
+
+TEST(KvCache, WritesNoTableIntoSpansThatAreOneElementTooShort) {
+  const auto cache = cache_of(20);  // of blocks of four tokens
+  const std::vector<SequenceId> ids{cache->open(count_from(0, 5)).value().id,
+                                    cache->open(count_from(10, 8)).value().id};
+  using Span = std::span<std::int32_t>;
+  std::vector<std::int32_t> ints(16, -7);
+  std::vector<std::int64_t> slots(8, -7);
+  const auto first = [&](std::size_t count) { return Span(ints).first(count); };
+  const auto refused = [](const auto& result) { return test::fails_with(result, Code::kSizeMismatch); };
+  EXPECT_TRUE(refused(cache->write_block_table(0, ids, 2, first(3))));
+  EXPECT_TRUE(refused(cache->write_block_table(0, ids, 1, first(4)))) << "a row of one page for two";
+  EXPECT_TRUE(refused(cache->write_block_table(0, ids, 0, first(4))));
+  EXPECT_TRUE(cache->write_block_table(0, ids, 2, first(4)));
+  EXPECT_TRUE(refused(cache->write_csr(0, ids, first(2), first(8).last(4), first(12).last(2))));
+  EXPECT_TRUE(refused(cache->write_csr(0, ids, first(3), first(8).last(4), first(12).last(1))));
+  EXPECT_TRUE(refused(cache->write_csr(0, ids, first(3), first(8).last(3), first(12).last(2))));
+  EXPECT_EQ(cache->write_csr(0, ids, first(3), first(8).last(4), first(12).last(2)).value(), 4u);
+  EXPECT_TRUE(refused(cache->write_seq_lens(ids, first(1))));
+  EXPECT_TRUE(cache->write_seq_lens(ids, first(2)));
+  EXPECT_TRUE(test::fails_with(cache->write_slots(0, ids[0], 0, std::span(slots).first(6)), Code::kInvalidArgument));
+  EXPECT_TRUE(test::fails_with(cache->write_slots(0, ids[0], 6, {}), Code::kInvalidArgument));
+  EXPECT_TRUE(cache->write_slots(0, ids[0], 0, std::span(slots).first(5)));
+  EXPECT_TRUE(cache->write_slots(0, ids[0], 5, {})) << "no tokens after the last";
+
+  // A group and a sequence that are not there.
+  const std::vector<SequenceId> gone{{~std::uint64_t{0}}};
+  EXPECT_TRUE(test::fails_with(cache->write_block_table(1, ids, 2, first(4)), Code::kInvalidArgument));
+  EXPECT_TRUE(test::fails_with(cache->write_csr(1, ids, first(3), first(8), first(12)), Code::kInvalidArgument));
+  EXPECT_TRUE(test::fails_with(cache->write_slots(1, ids[0], 0, {}), Code::kInvalidArgument));
+  EXPECT_TRUE(test::fails_with(cache->write_block_table(0, gone, 2, first(4)), Code::kNotFound));
+  EXPECT_TRUE(test::fails_with(cache->write_csr(0, gone, first(3), first(8), first(12)), Code::kNotFound));
+  EXPECT_TRUE(test::fails_with(cache->write_seq_lens(gone, first(4)), Code::kNotFound));
+  EXPECT_TRUE(test::fails_with(cache->write_slots(0, gone[0], 0, {}), Code::kNotFound));
+  EXPECT_EQ(cache->page_bytes(1), 0u);
 }
 
 // A policy that remembers the last sequence it was told of, and when.

@@ -42,6 +42,9 @@ TEST(DeviceNames, RefuseOrdinalsThatAreNoNumbersOrNoDevices) {
   EXPECT_TRUE(fails_with(device("CPU:x"), Code::kInvalidArgument));
   EXPECT_TRUE(fails_with(device("CPU:"), Code::kInvalidArgument));
   EXPECT_TRUE(fails_with(device("CPU:1"), Code::kDeviceUnavailable));
+  EXPECT_TRUE(fails_with(device("CPU:1x"), Code::kInvalidArgument));
+  EXPECT_TRUE(fails_with(device("CPU:000000"), Code::kInvalidArgument)) << "six digits are one too many";
+  EXPECT_EQ(device("CPU:00000").value()->name(), "CPU");
   EXPECT_TRUE(fails_with(device("CUDA:99999999"), Code::kInvalidArgument));
   EXPECT_TRUE(fails_with(device(""), Code::kInvalidArgument));
 }

@@ -46,6 +46,42 @@ TEST(OutOfMemory, ExplainsItselfInFourLines) {
   EXPECT_EQ(refused.error().message(), kText);
 }
 
+TEST(OutOfMemory, NamesNoBudgetWhereThereIsNone) {
+  OutOfMemory report;
+  report.asked = 1024;
+  report.device = "CPU";
+  EXPECT_EQ(report.to_string().find("budget"), std::string::npos) << report.to_string();
+  EXPECT_EQ(report.to_string().find("foreign"), std::string::npos);
+  EXPECT_EQ(report.to_string().find("largest"), std::string::npos);
+  EXPECT_NE(report.to_string().find("in 0 buffers"), std::string::npos);
+  report.live_count = report.foreign_count = 1;
+  report.budget = 1;
+  EXPECT_NE(report.to_string().find(", budget 1 B on CPU"), std::string::npos) << report.to_string();
+  EXPECT_NE(report.to_string().find("in 1 buffer, "), std::string::npos) << report.to_string();
+  EXPECT_NE(report.to_string().find("in 1 foreign buffer"), std::string::npos) << report.to_string();
+}
+
+TEST(OutOfMemory, NamesABudgetThatIsEnoughAndNotMuchMore) {
+  const auto enough = [](std::size_t bytes) {
+    OutOfMemory report;
+    report.budget_needed = bytes;
+    const std::string text = report.to_string();
+    const std::string_view before = "would fit with: budget ";
+    const std::size_t at = text.find(before);
+    return at == std::string::npos ? text : text.substr(at + before.size());
+  };
+  EXPECT_EQ(enough(1), "1 B");
+  EXPECT_EQ(enough(1023), "1023 B");
+  EXPECT_EQ(enough(1024), "1 KiB");
+  EXPECT_EQ(enough(1025), "1025 B");
+  EXPECT_EQ(enough(100 * 1024 - 1), "102399 B");
+  EXPECT_EQ(enough(100 * 1024 + 1), "101 KiB") << "rounded up, by less than one percent";
+  EXPECT_EQ(enough(3 * kMiB), "3 MiB");
+  EXPECT_EQ(enough(100 * kMiB + 1), "101 MiB");
+  EXPECT_EQ(enough(7 * 1024 * kMiB), "7 GiB");
+  EXPECT_EQ(enough(std::size_t{5} << 50), "5120 TiB") << "there is no larger unit";
+}
+
 TEST(OutOfMemory, SaysTheSameWhateverStandsBetween) {
   const auto capped =
       make_statistics(make_limit(make_caching_pool(device("CPU").value(), {.max_block_bytes = 1}), 512 * kMiB));

@@ -142,6 +142,17 @@ TEST(IncrementalPlan, KeepsTheLaneOfItsNodesAndBeginsWithNone) {
   EXPECT_FALSE(validate(follows.problem(), follows.memory_plan()));
 }
 
+TEST(IncrementalPlan, RefusesMorePaddingThanOffsetsCanHold) {
+  PlanProblem problem;
+  for (std::int64_t i = 0; i < 1022; ++i) problem.lifetimes.push_back({.bytes = 16, .first = i, .last = i + 1});
+  IncrementalPlan follows = follow(problem);
+  const Lifetime wide{.bytes = 16, .first = 0, .last = 1, .alignment = std::uint64_t{1} << 50};
+  const Change last_that_fits[] = {{1022, wide}};
+  EXPECT_TRUE(follows.change(last_that_fits).has_value()) << "2^60 bytes for 1023 nodes and one more";
+  const Change one_more[] = {{1023, wide}};
+  EXPECT_EQ(follows.change(one_more).error().code(), Code::kInvalidArgument);
+}
+
 TEST(IncrementalPlan, RefusesWhatItCannotFollowAndChangesNothing) {
   const PlanProblem problem = random_problem(20, 3, 60);
   IncrementalPlan follows = follow(problem);

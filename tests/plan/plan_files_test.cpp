@@ -1,5 +1,6 @@
 #include "berth/plan/plan_files.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -249,6 +250,10 @@ TEST_F(PlanJson, RefusesWhatIsNotAPlan) {
   const std::string digits = "this is not a plan: expected \"fingerprint\" to be 16 hexadecimal digits";
   EXPECT_EQ(refusal_after("\"fingerprint\"", "\"finger\""), digits);
   EXPECT_EQ(refusal_after("\"fingerprint\": \"", "\"fingerprint\": \"x"), digits);
+  const std::string whole = fmt::format("\"{:016x}\"", plan_.fingerprint);
+  for (const std::string& other :
+       {whole.substr(0, 16) + "\"", whole.substr(0, 17) + "0\"", whole.substr(0, 16) + "x\""})
+    EXPECT_EQ(refusal_after(whole, other), digits) << other;
   EXPECT_EQ(refusal_after("\"size\": 12288", "\"size\": -1"),
             "this is not a plan: expected a whole number for \"size\"");
   EXPECT_EQ(refusal_after("\"optimal\": true", "\"optimal\": 1"),
@@ -260,8 +265,10 @@ TEST_F(PlanJson, RefusesWhatIsNotAPlan) {
             "this is not a plan: expected a block to be an object with bytes, bank and lane");
   EXPECT_EQ(refusal_after("\"bank\": 0", "\"bank\": 5000000000"), "this is not a plan: a bank or lane is out of range");
   EXPECT_EQ(refusal_after("\"slots\"", "\"s\""), "this is not a plan: expected a list \"slots\"");
-  EXPECT_EQ(refusal_after("null", "[0, 0]"),
-            "this is not a plan: expected a slot to be [block, offset, bytes] or null");
+  for (const char* slot : {"[0, 0]", "{}", "[0, 0, 0, 0]", "[-1, 0, 0]", "[\"0\", 0, 0]", "[0, -1, 0]", "[0, \"0\", 0]",
+                           "[0, 0, -1]", "[0, 0, 0.5]", "[4294967296, 0, 0]"})
+    EXPECT_EQ(refusal_after("null", slot), "this is not a plan: expected a slot to be [block, offset, bytes] or null")
+        << slot;
 }
 
 }  // namespace

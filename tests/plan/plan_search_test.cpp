@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,6 +16,8 @@
 #include "plan/placement/ejection.h"
 #include "plan/placement/peaks.h"
 #include "plan/placement/placer.h"
+#include "plan/placement/portion.h"
+#include "plan/placement/pursuit.h"
 #include "plan/placement/strategies.h"
 #include "support/plan_instances.h"
 #include "support/plan_problems.h"
@@ -301,6 +305,73 @@ TEST(PlanSearch, ConflictSearchLeavesItemsWithGapsAndFixedOffsetsToOthers) {
   PlanProblem aligned = problem;
   aligned.lifetimes[0].alignment = 64;
   EXPECT_FALSE(planner::ConflictSearch::suits(planner::build_models(aligned, true).value()[0]));
+}
+
+TEST(PlanSearch, APursuitSearchesOverConflictsBesideTheExactSearch) {
+  const PlanProblem problem{.lifetimes = bench::guillotine_problem(220, 0.03, 8).lifetimes};
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  const planner::Layout start = planner::online_best_fit(models[0]);
+  std::vector<std::uint32_t> all(models[0].items.size());
+  std::iota(all.begin(), all.end(), 0u);
+  const planner::Pursuit::Limits limits{
+      .goal = planner::load_bound(models[0]), .minimise = true, .work = 15'000, .seed = 7, .interrupt = {}};
+  const auto pursue = [&] { return planner::Pursuit(planner::portion_of(models[0], all), start, true); };
+
+  planner::Pursuit exact = pursue();
+  const std::uint64_t exact_work = exact.search(limits, 1, [] {});
+  EXPECT_EQ(exact.work(), exact_work);
+  planner::ConflictSearch conflicts(models[0], start, limits.seed);
+  conflicts.improve({.goal = limits.goal, .work = limits.work, .interrupt = {}});
+  ASSERT_GE(conflicts.work(), limits.work) << "neither comes to an end";
+  ASSERT_GE(exact_work, limits.work / 2);
+
+  std::optional<planner::Layout> first;
+  for (const unsigned threads : {1u, 2u, 3u}) {
+    planner::Crew crew(threads);
+    planner::Pursuit both = pursue();
+    std::uint64_t last = start.top;
+    bool told = false;
+    const std::uint64_t spent = both.search_both(limits, crew, [&] {
+      told = true;
+      EXPECT_LE(both.best().top, last);
+      last = both.best().top;
+    });
+    EXPECT_EQ(both.work(), spent);
+    EXPECT_GE(spent, conflicts.work() + limits.work / 2) << "the work of both";
+    EXPECT_LE(both.best().top, conflicts.best().top);
+    EXPECT_LT(both.best().top, start.top);
+    EXPECT_TRUE(told);
+    EXPECT_EQ(last, both.best().top) << "the last progress was the best";
+    EXPECT_FALSE(both.strategy().empty());
+    expect_no_overlap(problem, both.best());
+    if (!first) first = both.best();
+    EXPECT_EQ(first->offsets, both.best().offsets) << threads << " threads";
+    // A turn later goes on from there.
+    both.search_both(limits, crew, [] {});
+    EXPECT_LE(both.best().top, first->top);
+    EXPECT_GT(both.work(), spent);
+  }
+}
+
+TEST(PlanSearch, APursuitTakesWhatIsOfferedOnlyIfItIsLower) {
+  const PlanProblem problem = random_problem(40, 44, 60);
+  const std::vector<planner::Model> models = planner::build_models(problem, true).value();
+  const planner::Layout start = planner::online_best_fit(models[0]);
+  std::vector<std::uint32_t> all(models[0].items.size());
+  std::iota(all.begin(), all.end(), 0u);
+  planner::Pursuit pursuit(planner::portion_of(models[0], all), start, true);
+  planner::Layout higher = start;
+  for (std::uint64_t& offset : higher.offsets) offset += 8;
+  higher.top += 8;
+  pursuit.offer(higher);
+  EXPECT_EQ(pursuit.best().offsets, start.offsets);
+  const planner::Layout found = search_conflicts(problem, 10'000, 20'000);
+  ASSERT_LT(found.top, start.top);
+  pursuit.offer(found);
+  EXPECT_EQ(pursuit.best().offsets, found.offsets);
+  EXPECT_TRUE(pursuit.strategy().empty());
+  pursuit.offer(start);
+  EXPECT_EQ(pursuit.best().offsets, found.offsets) << "it keeps the lowest";
 }
 
 TEST(PlanSearch, IsNeverLargerThanAnyNamedStrategy) {

@@ -431,15 +431,44 @@ TEST(Plan, FingerprintsTellProblemsApart) {
     return fingerprint(other) != fingerprint(problem);
   };
   EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].bytes += 1; }));
+  EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].first -= 1; }));
   EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].last += 1; }));
+  EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].alignment *= 2; }));
+  EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].offset = 0; }));
+  EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].lane = 1; }));
+  EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].hint = 0; }));
+  EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].bank = 0; }));
   EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].alias = AliasOf{1, 0}; }));
   EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].gaps = {{1, 2}}; }));
   EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].reuse_in_place = 0; }));
   EXPECT_TRUE(differs([](PlanProblem& p) { p.lifetimes[2].pinned = true; }));
   EXPECT_TRUE(differs([](PlanProblem& p) { p.capacity = 5; }));
+  EXPECT_TRUE(differs([](PlanProblem& p) { p.alignment *= 2; }));
+  EXPECT_TRUE(differs([](PlanProblem& p) { p.max_block_bytes = 5; }));
   EXPECT_TRUE(differs([](PlanProblem& p) { p.banks.push_back({"x", 3}); }));
   EXPECT_TRUE(differs([](PlanProblem& p) { std::swap(p.lifetimes[0], p.lifetimes[1]); }));
   EXPECT_FALSE(differs([](PlanProblem& p) { p.lifetimes[2].label = "name"; }));
+}
+
+// Plans in files carry it, and must be found again by every later version.
+TEST(Plan, FingerprintsStayTheSame) {
+  const PlanProblem problem{.lifetimes = {{.bytes = 4096,
+                                           .first = -2,
+                                           .last = 9,
+                                           .alignment = 64,
+                                           .offset = 128,
+                                           .pinned = true,
+                                           .lane = 3,
+                                           .gaps = {{1, 2}, {4, 7}},
+                                           .hint = 256,
+                                           .bank = 1},
+                                          {.bytes = 1024, .first = 1, .last = 3, .alias = AliasOf{0, 512}},
+                                          {.bytes = 1024, .first = 3, .last = 5, .reuse_in_place = 1}},
+                            .capacity = 1 << 20,
+                            .alignment = 16,
+                            .banks = {{"near", 1000}, {"far", 2000}},
+                            .max_block_bytes = 8192};
+  EXPECT_EQ(fingerprint(problem), 0xb0a4903d8fd7a82au);
 }
 
 TEST(Plan, MakesAPlanForManyNodesEvenWithNoTimeAtAll) {

@@ -224,6 +224,14 @@ TEST(Replanner, RefusesMorePaddingThanOffsetsCanHold) {
   problem.lifetimes[1].alignment = 1;
   problem.alignment = std::uint64_t{1} << 50;
   EXPECT_TRUE(test::fails_with(Replanner::make(problem, known), Code::kUnsupported));
+  // 2^60 bytes for all nodes and one more.
+  for (const bool fits : {false, true}) {
+    problem.alignment = 1;
+    problem.lifetimes.resize(fits ? 1023 : 1024);
+    const MemoryPlan fewer = plan(problem).value();
+    problem.alignment = std::uint64_t{1} << 50;
+    EXPECT_EQ(Replanner::make(problem, fewer).has_value(), fits) << problem.lifetimes.size();
+  }
 }
 
 TEST(Replan, EveryPlanOfAChangedProblemIsValid) {

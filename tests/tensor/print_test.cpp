@@ -91,6 +91,25 @@ TEST(Printing, NamesEachCounter) {
       "pool_peak=23, beside_peak=24");
 }
 
+TEST(Printing, SaysHowADefragmentationEnded) {
+  DefragmentResult result{.moved_bytes = 1,
+                          .moved_count = 2,
+                          .returned_bytes = 3,
+                          .held = {4, 0},
+                          .in_use = {5, 0},
+                          .too_large = {6, 0},
+                          .failed = {7, 0},
+                          .not_buffers = {8, 0},
+                          .finished = true};
+  const std::string counts =
+      "moved_bytes=1, moved_count=2, returned_bytes=3, held=4, in_use=5, too_large=6, failed=7, not_buffers=8";
+  EXPECT_EQ(printed(result), counts);
+  result.finished = false;
+  EXPECT_EQ(printed(result), counts + ", to be continued");
+  result.error = Error(Code::kIo, Layer::kDevice, "broken");
+  EXPECT_EQ(printed(result), counts + ", to be continued: broken");
+}
+
 TEST(Printing, TakesTheFormatOptionsOfAString) {
   EXPECT_EQ(fmt::format("{:>8}|{:.3}", DType::kF32, Shape{100, 200}), "     f32|[10");
 }

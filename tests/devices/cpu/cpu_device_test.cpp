@@ -40,6 +40,17 @@ TEST(CpuDevice, HasNoMemoryForMoreThanAFileCanHold) {
     EXPECT_TRUE(test::fails_with(space->map_shareable(bytes), Code::kOutOfMemory)) << bytes;
 }
 
+TEST(CpuQueue, HasDoneItsWorkWhenItIsSubmitted) {
+  const DevicePtr cpu = device("CPU").value();
+  const QueuePtr queue = cpu->make_queue().value();
+  const Buffer buffer = Buffer::allocate(cpu, u8, {64}).value();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
+    EXPECT_FALSE(is_reached(queue->next()));
+    EXPECT_TRUE(is_reached(queue->submit().value())) << "nobody waits for it";
+  }
+}
+
 TEST(HostMemory, HasPagesOfItsOwnFromTheSizeOnThatItSays) {
   using namespace internal;
   for (const std::size_t bytes : {cpu::kMappedBytes - 64, cpu::kMappedBytes, cpu::kMappedBytes + 1}) {

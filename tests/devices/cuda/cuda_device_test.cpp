@@ -668,6 +668,33 @@ TEST_F(CudaOnDouble, DeliversNoReadAfterTheQueueHasFailed) {
   EXPECT_EQ(target, Bytes(256, std::byte{0xee}));
 }
 
+// Both calls need the context of the device, and try twice to make it current.
+TEST_F(CudaOnDouble, SubmitsNothingAndWaitsForNothingWithoutTheContext) {
+  const DevicePtr gpu = device("CUDA").value();
+  const Buffer buffer = Buffer::allocate(gpu, u8, {256}, {.zero = true}).value();
+  const auto lose_context = [] {
+    for (int i = 0; i < 2; ++i) cuda_double().fail("cuCtxGetCurrent", 1, cuda::kErrorInvalidValue, 0);
+  };
+  {
+    const QueuePtr queue = gpu->make_queue().value();
+    ASSERT_TRUE(queue->fill(buffer.window().value(), 1));
+    lose_context();
+    const auto refused = queue->submit();
+    ASSERT_TRUE(fails_with(refused, Code::kDriver));
+    EXPECT_NE(refused.error().message().find("cuCtxGetCurrent"), std::string::npos) << refused.error().message();
+    ASSERT_EQ(cuda_double().stop_failing(), 0);
+    EXPECT_FALSE(queue->submit().has_value()) << "what was recorded is lost, so the queue stays broken";
+  }
+  const QueuePtr queue = gpu->make_queue().value();
+  ASSERT_TRUE(queue->fill(buffer.window().value(), 2));
+  const Timepoint filled = queue->submit().value();
+  lose_context();
+  const auto refused = queue->wait(filled);
+  ASSERT_TRUE(fails_with(refused, Code::kDriver));
+  EXPECT_NE(refused.error().message().find("cuCtxGetCurrent"), std::string::npos) << refused.error().message();
+  ASSERT_EQ(cuda_double().stop_failing(), 0);
+}
+
 TEST_F(CudaDeviceTest, ServesSeveralThreadsWithQueuesOfTheirOwn) {
   if (!cuda_test::on_real_gpu()) cuda_double().set_eager(1);
   const DevicePtr gpu = device("CUDA").value();

@@ -47,6 +47,13 @@ TEST_F(MetalDevice, OpensTheSecondGpu) {
   EXPECT_NE(first->native(), second->native());
 }
 
+TEST_F(MetalDevice, IsTheFirstOfAllWhereTheSystemNamesNoDefault) {
+  restart({.devices = 2});
+  const void* const first = device("METAL:0").value()->native();
+  metal_double().fail("MTLCreateSystemDefaultDevice", 1);
+  EXPECT_EQ(device("METAL:0").value()->native(), first);
+}
+
 TEST_F(MetalDevice, CopiesBetweenTwoGpusThroughTheHost) {
   restart({.devices = 2});
   register_kernels();

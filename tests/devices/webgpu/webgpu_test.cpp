@@ -114,7 +114,13 @@ TEST(Webgpu, RefusesALibraryOfAnOlderHeader) {
   calls.GetVersion = [] { return std::uint32_t{30} << 24; };
   EXPECT_EQ(webgpu::dialect_objection(calls, true), "");
   EXPECT_NE(webgpu::dialect_objection(calls, false), "");
+  calls.GetVersion = nullptr;
+  EXPECT_EQ(webgpu::dialect_version(calls), "standard webgpu.h");
+  EXPECT_EQ(webgpu::dialect_objection(calls, true), "");
   EXPECT_EQ(webgpu::dialect_of({}), webgpu::Dialect::kStandard);
+  wgpu::Calls standard{};
+  standard.GetVersion = [] { return std::uint32_t{30} << 24; };
+  EXPECT_EQ(webgpu::dialect_version(standard), "standard webgpu.h");
 }
 
 TEST(Webgpu, ReadsTheChoiceOfAdapterFromTheEnvironment) {
