@@ -71,6 +71,17 @@ TEST(BufferRefusal, LeavesMemoryThatTheHostCannotReachLazy) {
   }
 }
 
+TEST(BufferRefusal, HasTheSameReasonBeforeAndAfterTheBufferIsAllocated) {
+  for (const DevicePtr& far : {opaque_device(), DevicePtr(doubles::LaggingDevice::make(false)), cpu()}) {
+    const Buffer lazy = Buffer::lazy(far, i32, {4}).value();
+    const Buffer ready = Buffer::allocate(far, i32, {4}).value();
+    const auto before = lazy.as_slice_mut<float>();  // of another type, and out of the host's reach but on CPU
+    const auto after = ready.as_slice_mut<float>();
+    ASSERT_FALSE(before.has_value() || after.has_value());
+    EXPECT_EQ(before.error().code(), after.error().code()) << before.error().message() << after.error().message();
+  }
+}
+
 class BufferRefusalOnCuda : public cuda_test::CudaDoubleTest {};
 
 TEST_F(BufferRefusalOnCuda, LeavesDeviceMemoryLazyAndAllocatesManagedMemory) {

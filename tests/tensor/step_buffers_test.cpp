@@ -7,6 +7,8 @@
 #include <set>
 #include <thread>
 
+#include "base/try.h"
+#include "berth/testing.h"
 #include "devices/cpu/cpu_device.h"
 #include "doubles/lagging_device.h"
 #include "support/support.h"
@@ -58,6 +60,25 @@ TEST(StepBuffers, ZeroesFreshMemoryAndReusedMemoryOnlyWhenAsked) {
   EXPECT_TRUE(all(reused, 7));
   ASSERT_TRUE(pool.release(reused));
   EXPECT_TRUE(all(pool.allocate(u8, {200}, {.zero = true}).value(), 0));
+}
+
+TEST(StepBuffers, GivesNoBufferThatItCouldNotZero) {
+  using Bytes = std::vector<std::byte>;
+  const SweepReport report = fail_each([](const DevicePtr& device) -> Result<void> {
+    StepBuffers pool(device);
+    {
+      BERTH_TRY_ASSIGN(const Buffer dirty, pool.allocate(u8, {200}));
+      BERTH_TRY(dirty.copyin(Bytes(200, std::byte{7})));
+      BERTH_TRY(pool.release(dirty));
+    }
+    BERTH_TRY_ASSIGN(const Buffer clean, pool.allocate(u8, {200}, {.zero = true}));
+    Bytes seen(200, std::byte{1});
+    BERTH_TRY(clean.copyout(seen));
+    EXPECT_EQ(seen, Bytes(200)) << "it was not zeroed, and nobody was told";
+    return {};
+  });
+  EXPECT_TRUE(report.ok()) << report.to_string();
+  EXPECT_GT(report.rounds, 3u);
 }
 
 TEST(StepBuffers, RefusesABufferReturnedTwice) {

@@ -402,6 +402,36 @@ TEST_P(WebgpuDevices, BindsAsManyBytesAsTheWindowOfThisLaunchHas) {
   }
 }
 
+// What is bound is made for one kernel: another declares the same windows in another way.
+TEST_P(WebgpuDevices, BindsTheSameWindowsToKernelsThatDeclareThemDifferently) {
+  constexpr std::string_view kForth = R"(
+@group(0) @binding(0) var<storage, read> a: array<u32>;
+@group(0) @binding(1) var<storage, read_write> b: array<u32>;
+@compute @workgroup_size(1) fn main() { b[0] = a[0] + 1u; }
+)";
+  constexpr std::string_view kBack = R"(
+@group(0) @binding(0) var<storage, read_write> a: array<u32>;
+@group(0) @binding(1) var<storage, read_write> b: array<u32>;
+@compute @workgroup_size(1) fn main() { a[0] = b[0] * 2u; }
+)";
+  const Kernel forth = device_->make_kernel({.code = bytes_of(kForth)}).value();
+  const Kernel back = device_->make_kernel({.code = bytes_of(kBack)}).value();
+  const Buffer a = Buffer::allocate(device_, u32, {64}, {.zero = true}).value();
+  const Buffer b = Buffer::allocate(device_, u32, {64}).value();
+  const auto launch = [&](const Kernel& kernel, Access of_a, Access of_b) {
+    const std::array arguments{KernelArgument{a.window().value(), of_a}, KernelArgument{b.window().value(), of_b}};
+    return queue_->launch(kernel, arguments, {});
+  };
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(launch(forth, Access::kRead, Access::kWrite));
+    ASSERT_TRUE(launch(back, Access::kReadWrite, Access::kReadWrite));
+  }
+  ASSERT_TRUE(queue_->finish());
+  std::vector<std::uint32_t> seen(64);
+  ASSERT_TRUE(a.copyout(std::as_writable_bytes(std::span(seen))));
+  EXPECT_EQ(seen[0], 6u);  // ((0 + 1) * 2 + 1) * 2
+}
+
 TEST_P(WebgpuDevices, HoldsTheBuffersOfALaunchThatHadToSendTheRecordingOff) {
   // The launch that finds no room for its constants sends off what was recorded before it. What comes after it must
   // still wait for it, though everything submitted is over by then.
