@@ -34,7 +34,7 @@ int run_explain(const ExplainArguments& arguments) {
   const auto explanation = explain(*trace, arguments.path);
   if (!explanation) return refuse_explain(arguments.path + ": " + explanation.error().message());
   if (!arguments.html.empty()) {
-    if (const auto done = write_memory_map(arguments.html, to_map(*trace, arguments.path)); !done)
+    if (const auto done = write_memory_map(arguments.html, to_map(*trace, *explanation)); !done)
       return refuse_explain(done.error().message());
   }
   if (!arguments.json.empty()) {

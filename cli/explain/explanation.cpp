@@ -16,7 +16,27 @@ TorchSettings recorded_settings(const RecordedAllocator& recorded) {
   return {.expandable = recorded.expandable,
           .max_split_bytes = recorded.max_split_bytes,
           .parts = recorded.parts,
-          .addresses = recorded.expandable ? nullptr : &recorded.made};
+          .made = recorded.is_complete && !recorded.expandable ? &recorded.made : nullptr,
+          .oldest_first = false};
+}
+
+// Runs the model of the recorded allocator. A snapshot does not say which of equal free blocks its version of PyTorch
+// took: the rule is taken that leads to what was recorded.
+void explain_recorded(const RequestTrace& trace, Explanation& result) {
+  const RecordedAllocator& recorded = *trace.recorded;
+  TorchSettings settings = recorded_settings(recorded);
+  for (const bool oldest_first : {false, true}) {
+    settings.oldest_first = oldest_first;
+    const auto model = make_torch_model(trace, settings);
+    const Usage peak = run_model(*model, trace);
+    const Reproduction same = compare_segments(recorded.segments, model->segments());
+    const bool is_same = same.exact() && peak.held == recorded.peak_held;
+    if (oldest_first && !is_same) return;  // neither: the first stays
+    result.recorded = settings;
+    result.scenarios = {{"PyTorch, as recorded", peak}};
+    if (recorded.is_complete) result.reproduction = same;
+    if (is_same || settings.made == nullptr) return;
+  }
 }
 
 std::string percent(std::uint64_t part, std::uint64_t whole) {
@@ -53,7 +73,7 @@ PlanProblem to_problem(const RequestTrace& trace) {
     problem.lifetimes[i] = {.bytes = trace.requests[i].bytes, .first = 0, .last = 0};
   for (std::size_t i = 0; i < trace.steps.size(); ++i) {
     const TraceStep& step = trace.steps[i];
-    if (step.kind == TraceStep::Kind::kEmptyCache) continue;
+    if (!step.is_of_a_request()) continue;
     Lifetime& lifetime = problem.lifetimes[step.request];
     if (step.kind == TraceStep::Kind::kAllocate) {
       lifetime.first = static_cast<std::int64_t>(i);
@@ -70,12 +90,7 @@ Result<Explanation> explain(const RequestTrace& trace, const std::string& file) 
   const auto add = [&](std::string name, AllocatorModel& model) {
     result.scenarios.push_back({std::move(name), run_model(model, trace)});
   };
-  if (trace.recorded) {
-    const auto model = make_torch_model(trace, recorded_settings(*trace.recorded));
-    add("PyTorch, as recorded", *model);
-    if (trace.recorded->is_complete)
-      result.reproduction = compare_segments(trace.recorded->segments, model->segments());
-  }
+  if (trace.recorded) explain_recorded(trace, result);
   const std::pair<const char*, TorchSettings> torch[] = {{"PyTorch", {}},
                                                          {"PyTorch, expandable segments", {.expandable = true}}};
   for (const auto& [name, settings] : torch) add(name, *make_torch_model(trace, settings));
@@ -103,6 +118,8 @@ std::string to_text(const Explanation& explanation, const RequestTrace& trace, s
     text += fmt::format("held        {} at the highest, as recorded\n", format_bytes(trace.recorded->peak_held));
     if (!trace.recorded->is_complete)
       text += "            the trace begins after the first request: what was there before counts from its beginning\n";
+    if (!trace.recorded->has_settings)
+      text += "            the snapshot does not say how the allocator was set up: the models have its defaults\n";
     if (trace.recorded->has_private_pools)
       text +=
           "            some segments are of private pools, such as those of CUDA graphs; the models have one pool\n";
@@ -168,11 +185,10 @@ nlohmann::ordered_json to_json(const Explanation& explanation, const RequestTrac
   json["plan_bound_bytes"] = explanation.plan_bound;
   if (explanation.plan_bytes) json["plan_bytes"] = *explanation.plan_bytes;
   if (trace.recorded) {
-    json["recorded"] = {{"peak_held_bytes", trace.recorded->peak_held},
-                        {"segments", trace.recorded->segments.size()},
-                        {"expandable_segments", trace.recorded->expandable},
-                        {"private_pools", trace.recorded->has_private_pools},
-                        {"complete", trace.recorded->is_complete}};
+    json["recorded"] = {
+        {"peak_held_bytes", trace.recorded->peak_held},      {"segments", trace.recorded->segments.size()},
+        {"expandable_segments", trace.recorded->expandable}, {"private_pools", trace.recorded->has_private_pools},
+        {"settings", trace.recorded->has_settings},          {"complete", trace.recorded->is_complete}};
     if (explanation.reproduction) {
       const Reproduction& same = *explanation.reproduction;
       json["recorded"]["model"] = {{"segments", same.modelled_count},
@@ -185,7 +201,7 @@ nlohmann::ordered_json to_json(const Explanation& explanation, const RequestTrac
   return json;
 }
 
-MemoryMap to_map(const RequestTrace& trace, const std::string& file) {
+MemoryMap to_map(const RequestTrace& trace, const Explanation& explanation) {
   constexpr std::size_t kMostDrawn = 20'000;
   std::vector<bool> is_drawn(trace.requests.size(), true);
   if (trace.requests.size() > kMostDrawn) {
@@ -197,23 +213,16 @@ MemoryMap to_map(const RequestTrace& trace, const std::string& file) {
     for (std::size_t i = kMostDrawn; i < order.size(); ++i) is_drawn[order[i]] = false;
   }
   const PlanProblem problem = to_problem(trace);
-  MemoryMap map{.title = printable(file), .subtitle = trace.kind, .time_unit = "step"};
+  MemoryMap map{.title = printable(explanation.file), .subtitle = trace.kind, .time_unit = "step"};
   const auto draw = [&](const char* title, AllocatorModel& model) {
     MapPanel panel{.title = title};
     std::vector<std::uint32_t> nodes(trace.requests.size());
     std::vector<std::uint64_t> heights;
     std::uint64_t held = 0;
     for (const TraceStep& step : trace.steps) {
-      if (step.kind == TraceStep::Kind::kEmptyCache) {
-        model.empty_cache();
-        continue;
-      }
+      run_step(model, trace, step);
+      if (step.kind != TraceStep::Kind::kAllocate) continue;
       const Request& request = trace.requests[step.request];
-      if (step.kind == TraceStep::Kind::kRelease) {
-        model.release(step.request, request);
-        continue;
-      }
-      model.allocate(step.request, request);
       held = std::max(held, model.usage().held);
       const auto place = model.place_of(step.request);
       if (!place) continue;
@@ -238,8 +247,7 @@ MemoryMap to_map(const RequestTrace& trace, const std::string& file) {
                                         with_thousands(trace.requests.size())));
     map.panels.push_back(std::move(panel));
   };
-  const TorchSettings settings = trace.recorded ? recorded_settings(*trace.recorded) : TorchSettings{};
-  draw("PyTorch's allocator (model)", *make_torch_model(trace, settings));
+  draw("PyTorch's allocator (model)", *make_torch_model(trace, explanation.recorded));
   draw("Berth's growable memory", *make_growable_model(trace));
   return map;
 }

@@ -24,6 +24,7 @@ struct Explanation {
   std::string file{};
   TracePeak peak{};
   std::vector<Scenario> scenarios{};
+  TorchSettings recorded{};                    // of the allocator that a snapshot was made with; refers to the trace
   std::optional<Reproduction> reproduction{};  // of the segments of a complete snapshot
   std::uint64_t plan_bound = 0;                // no plan can be smaller
   std::optional<std::uint64_t> plan_bytes{};   // of a plan, if the trace is not too large for one
@@ -38,7 +39,7 @@ nlohmann::ordered_json to_json(const Explanation& explanation, const RequestTrac
 
 // Where each request is, over time: in the segments of PyTorch, and in growable memory. Of a large trace, the largest
 // requests.
-MemoryMap to_map(const RequestTrace& trace, const std::string& file);
+MemoryMap to_map(const RequestTrace& trace, const Explanation& explanation);
 
 // The requests of a trace as a planning problem. A level is a step of the trace.
 PlanProblem to_problem(const RequestTrace& trace);

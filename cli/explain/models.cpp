@@ -122,18 +122,21 @@ std::unique_ptr<AllocatorModel> make_growable_model(const RequestTrace& trace) {
   return std::make_unique<GrowableModel>(trace.requests.size());
 }
 
+void run_step(AllocatorModel& model, const RequestTrace& trace, const TraceStep& step) {
+  switch (step.kind) {
+    case TraceStep::Kind::kAllocate: return model.allocate(step.request, trace.requests[step.request]);
+    case TraceStep::Kind::kRelease: return model.release(step.request, trace.requests[step.request]);
+    case TraceStep::Kind::kEmptyCache: return model.empty_cache();
+    case TraceStep::Kind::kGiveSegmentBack: return model.give_segment_back(step.request);
+  }
+}
+
 Usage run_model(AllocatorModel& model, const RequestTrace& trace) {
   Usage peak;
   for (const TraceStep& step : trace.steps) {
-    switch (step.kind) {
-      case TraceStep::Kind::kAllocate: {
-        model.allocate(step.request, trace.requests[step.request]);
-        if (const Usage now = model.usage(); now.held > peak.held) peak = now;
-        break;
-      }
-      case TraceStep::Kind::kRelease: model.release(step.request, trace.requests[step.request]); break;
-      case TraceStep::Kind::kEmptyCache: model.empty_cache(); break;
-    }
+    run_step(model, trace, step);
+    const Usage now = model.usage();
+    if (std::pair(now.held, now.requested) > std::pair(peak.held, peak.requested)) peak = now;
   }
   return peak;
 }

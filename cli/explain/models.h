@@ -5,10 +5,10 @@
 // PyTorch's rules. A request is rounded up to 512 bytes, or as roundup_power2_divisions says. Requests of up to 1 MiB
 // come from segments of 2 MiB; larger ones from segments of 20 MiB, and those of 10 MiB and more from a segment of
 // their own size rounded up to 2 MiB. A segment belongs to one stream. The smallest free block of the stream that fits
-// is taken, the lowest address first, and the rest is split off if it has at least 512 bytes (small) or more than 1 MiB
-// (large). Neighbours that are free are merged. With expandable segments there is one segment for each stream and size
-// class, which grows in pages of 2 MiB (small) or 20 MiB (large) behind its last block, and every rest of 512 bytes is
-// split off.
+// is taken, of equal ones that of the oldest segment or lowest address, and the rest is split off if it has at least
+// 512 bytes (small) or more than 1 MiB (large). Neighbours that are free are merged. With expandable segments there is
+// one segment for each stream and size class, which grows in pages of 2 MiB (small) or 20 MiB (large) behind its last
+// block, and every rest of 512 bytes is split off.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,8 @@ class AllocatorModel {
   virtual void allocate(std::uint32_t number, const Request& request) = 0;
   virtual void release(std::uint32_t number, const Request& request) = 0;
   virtual void empty_cache() = 0;
+  // One segment of those that a recorded program made. Only a model that follows this program knows which.
+  virtual void give_segment_back(std::uint32_t) {}
   virtual Usage usage() const = 0;
   // Where a live request is, for models that know it.
   struct Place {
@@ -56,15 +58,20 @@ struct TorchSettings {
   bool expandable = false;
   std::uint64_t max_split_bytes = 0;  // larger blocks are not split; 0: no limit
   PowerOfTwoParts parts{};
-  // Addresses of segments as a program got them, in order. Where they run out or their size is another, the model
-  // numbers on. The order of addresses decides between free blocks of one size.
-  const std::vector<RecordedSegment>* addresses = nullptr;
+  // The segments of a program, in the order in which it made them. As long as the model makes the same ones it has them
+  // at the same addresses, and gives those back that the program gave back.
+  const std::vector<RecordedSegment>* made = nullptr;
+  // Which of several free blocks of one size is taken: that of the oldest segment, as torch 2.15 does, or the one with
+  // the lowest address, as torch 2.6 did. Addresses are known of `made` alone.
+  bool oldest_first = true;
 };
 std::unique_ptr<AllocatorModel> make_torch_model(const RequestTrace& trace, const TorchSettings& settings);
 std::unique_ptr<AllocatorModel> make_pool_model(const RequestTrace& trace);
 std::unique_ptr<AllocatorModel> make_growable_model(const RequestTrace& trace);
 
-// Runs a trace. Returns the usage at the first moment at which the most was held.
+void run_step(AllocatorModel& model, const RequestTrace& trace, const TraceStep& step);
+// Runs a trace. Returns the usage at the moment at which the most was held; of several, the one with the most
+// requested.
 Usage run_model(AllocatorModel& model, const RequestTrace& trace);
 
 // How many of the recorded segments a model reproduces: segments of one pool and size in both. For expandable segments,

@@ -93,7 +93,7 @@ struct CloseFile {
 }  // namespace
 
 std::string RequestTrace::time_text(const TraceStep& step) const {
-  if (seconds_per_tick == 0) return fmt::format("level {}", step.time);
+  if (seconds_per_tick == 0) return fmt::format("{} {}", problem ? "level" : "event", step.time);
   return fmt::format("{:.3f} s", static_cast<double>(step.time) * seconds_per_tick);
 }
 
@@ -138,7 +138,7 @@ TracePeak find_peak(const RequestTrace& trace) {
   std::uint64_t live = 0;
   for (std::size_t i = 0; i < trace.steps.size(); ++i) {
     const TraceStep& step = trace.steps[i];
-    if (step.kind == TraceStep::Kind::kEmptyCache) continue;
+    if (!step.is_of_a_request()) continue;
     const std::uint64_t bytes = trace.requests[step.request].bytes;
     live = step.kind == TraceStep::Kind::kAllocate ? live + bytes : live - bytes;
     if (live > peak.bytes) {
@@ -149,7 +149,7 @@ TracePeak find_peak(const RequestTrace& trace) {
   std::vector<bool> is_live(trace.requests.size());
   if (!trace.steps.empty())
     for (std::size_t i = 0; i <= peak.step; ++i)
-      if (trace.steps[i].kind != TraceStep::Kind::kEmptyCache)
+      if (trace.steps[i].is_of_a_request())
         is_live[trace.steps[i].request] = trace.steps[i].kind == TraceStep::Kind::kAllocate;
   std::vector<TracePeak::Holder> by_place(trace.places.size());
   for (std::size_t i = 0; i < is_live.size(); ++i) {

@@ -23,11 +23,14 @@ struct TraceStep {
   enum class Kind : std::uint8_t {
     kAllocate,
     kRelease,
-    kEmptyCache,  // the program gave cached memory back; `request` means nothing
+    kEmptyCache,       // the program gave cached memory back; `request` means nothing
+    kGiveSegmentBack,  // of that, one segment: `request` is its number in RecordedAllocator::made
   };
   std::int64_t time = 0;
   std::uint32_t request = 0;
   Kind kind = Kind::kAllocate;
+
+  bool is_of_a_request() const noexcept { return kind == Kind::kAllocate || kind == Kind::kRelease; }
 };
 
 // A segment: one piece of memory that PyTorch's allocator took from the driver.
@@ -52,11 +55,12 @@ struct RecordedAllocator {
   PowerOfTwoParts parts{};
   bool has_private_pools = false;  // of CUDA graphs or the program, which the model does not know
   bool is_complete = true;         // the trace begins before the first request
+  bool has_settings = false;       // otherwise all but expandable segments is a guess; torch 2.1 writes none
 };
 
 struct RequestTrace {
   std::string kind{};           // "PyTorch snapshot", "Berth recording", "lifetimes"
-  double seconds_per_tick = 0;  // of TraceStep::time; 0: the time is a level
+  double seconds_per_tick = 0;  // of TraceStep::time; 0: the time is a level, or the number of an event
   std::uint32_t device = 0;     // of several in the file, the one with the most memory
   std::uint32_t devices = 1;
   std::vector<Request> requests{};

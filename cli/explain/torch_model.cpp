@@ -39,6 +39,7 @@ class TorchModel final : public AllocatorModel {
       : settings_(settings),
         max_split_(settings.max_split_bytes == 0 ? std::numeric_limits<std::uint64_t>::max()
                                                  : settings.max_split_bytes),
+        follows_(settings.made != nullptr),
         block_of_(trace.requests.size(), kNobody) {}
 
   void allocate(std::uint32_t number, const Request& request) override {
@@ -68,6 +69,7 @@ class TorchModel final : public AllocatorModel {
   }
 
   void empty_cache() override {
+    if (follows_) return;  // it is known which segments go
     for (const bool small : {false, true}) {
       std::vector<std::uint32_t> free;
       for (const FreeKey& key : free_[small]) free.push_back(std::get<3>(key));
@@ -78,6 +80,16 @@ class TorchModel final : public AllocatorModel {
           drop_segment(id);
       }
     }
+  }
+
+  // Out of memory, PyTorch gives back some segments or all, and a threshold for garbage collection gives back old ones.
+  void give_segment_back(std::uint32_t number) override {
+    if (!follows_ || number >= segments_.size()) return;
+    const Segment& segment = segments_[number];
+    const auto at = free_[segment.small].lower_bound(FreeKey{segment.stream, segment.mapped, segment.base, 0});
+    if (at == free_[segment.small].end()) return;
+    const std::uint32_t id = std::get<3>(*at);
+    if (blocks_[id].segment == number && blocks_[id].size == segment.mapped) drop_segment(id);
   }
 
   Usage usage() const override { return now_; }
@@ -176,9 +188,9 @@ class TorchModel final : public AllocatorModel {
   }
 
   std::uint64_t next_address(std::uint64_t bytes) {
-    const std::size_t at = made_++;
-    if (settings_.addresses != nullptr && at < settings_.addresses->size() && (*settings_.addresses)[at].bytes == bytes)
-      return (*settings_.addresses)[at].address;
+    const std::size_t at = segments_.size();
+    follows_ = follows_ && at < settings_.made->size() && (*settings_.made)[at].bytes == bytes;
+    if (follows_ && !settings_.oldest_first) return (*settings_.made)[at].address;
     const std::uint64_t address = invented_;
     invented_ += round_to(bytes, kSmallSegment) + kSmallSegment;
     return address;
@@ -335,6 +347,7 @@ class TorchModel final : public AllocatorModel {
 
   const TorchSettings settings_;
   const std::uint64_t max_split_;
+  bool follows_;                         // has made the segments that the recorded program made, so far
   std::vector<std::uint32_t> block_of_;  // by request
   std::vector<Block> blocks_{};
   std::vector<std::uint32_t> spare_{};
@@ -342,7 +355,6 @@ class TorchModel final : public AllocatorModel {
   std::set<FreeKey> free_[2];          // large, small
   std::set<UnmappedKey> unmapped_[2];  // large, small
   std::uint64_t invented_ = std::uint64_t{1} << 40;
-  std::size_t made_ = 0;
   Usage now_{};
 };
 

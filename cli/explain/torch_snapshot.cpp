@@ -330,6 +330,7 @@ Result<std::vector<std::uint64_t>> traces_of(const Pickle& pickle) {
 void read_settings(const Pickle& pickle, RecordedAllocator& recorded) {
   const PickleValue* settings = pickle.find(pickle.root, "allocator_settings");
   if (settings == nullptr || !settings->is(Kind::kDict)) return;
+  recorded.has_settings = true;
   const PickleValue* split = pickle.find(*settings, "max_split_size");
   // Without a limit the setting is the largest number, or -1.
   if (split != nullptr && split->is(Kind::kInteger) && split->bits < (std::uint64_t{1} << 62))
@@ -379,13 +380,18 @@ class TraceMaker {
     recorded.peak_held = static_cast<std::uint64_t>(
         std::max<std::int64_t>(static_cast<std::int64_t>(held), static_cast<std::int64_t>(held) + highest_ - change_));
     trace_.recorded = std::move(recorded);
+    // torch 2.1 writes no times.
+    const bool has_times =
+        std::any_of(trace_.steps.begin(), trace_.steps.end(), [](auto& step) { return step.time != 0; });
+    for (std::size_t i = 0; i < trace_.steps.size() && !has_times; ++i)
+      trace_.steps[i].time = static_cast<std::int64_t>(i);
     const std::int64_t begin = trace_.steps.empty() ? 0 : trace_.steps.front().time;
     std::vector<TraceStep> first;
     for (const std::uint32_t each : before_) first.push_back({.time = begin, .request = each});
     trace_.steps.insert(trace_.steps.begin(), first.begin(), first.end());
     for (TraceStep& step : trace_.steps) step.time -= begin;
     trace_.kind = "PyTorch snapshot";
-    trace_.seconds_per_tick = 1e-6;
+    trace_.seconds_per_tick = has_times ? 1e-6 : 0;
     trace_.device = device_;
     trace_.places = std::move(places);
     return std::move(trace_);
@@ -420,13 +426,16 @@ class TraceMaker {
         return;
       }
       case kSegmentAlloc:
+        number_of_made_[event.address] = static_cast<std::uint32_t>(made_.size());
         made_.push_back({.address = event.address, .bytes = event.bytes});
         return change(event.bytes, true);
       case kSegmentMap: return change(event.bytes, true);
       case kSegmentFree:
       case kSegmentUnmap:
-        if (trace_.steps.empty() || trace_.steps.back().kind != Step::kEmptyCache)
+        if (trace_.steps.empty() || trace_.steps.back().is_of_a_request())
           trace_.steps.push_back({event.time_us, 0, Step::kEmptyCache});
+        if (const auto at = number_of_made_.find(event.address); at != number_of_made_.end())
+          trace_.steps.push_back({event.time_us, at->second, Step::kGiveSegmentBack});
         return change(event.bytes, false);
       default: return;
     }
@@ -444,6 +453,7 @@ class TraceMaker {
   std::unordered_map<std::uint64_t, std::uint32_t> live_{};
   std::vector<std::uint32_t> before_{};
   std::vector<RecordedSegment> made_{};
+  std::unordered_map<std::uint64_t, std::uint32_t> number_of_made_{};  // the latest, by address
   std::int64_t change_ = 0, highest_ = 0;
 };
 

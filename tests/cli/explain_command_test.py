@@ -2,8 +2,8 @@
 
     explain_command_test.py BERTH
 
-With BERTH_TORCH_SNAPSHOTS, a folder of snapshots that torch recorded on a GPU (scripts/record_torch_snapshots.py), the
-model must reproduce their segments too.
+The model must reproduce the segments of the snapshots in snapshots/, which torch recorded, and of those in the folder
+BERTH_TORCH_SNAPSHOTS, if that is set (scripts/torch_snapshots/record.py makes some).
 """
 
 import glob
@@ -25,6 +25,32 @@ DIVISIONS = ({}, {}, {1 << i: 4 for i in range(16)}, {1: 8, 4: 2, 16: 16})
 
 class Refused:
     """Something a snapshot never holds; its class would have to be imported to read it."""
+
+
+class RecordedHistory:
+    """What the events of a snapshot add up to. Nothing is known here about the rules of the allocator."""
+
+    def __init__(self, snapshot):
+        self.held = sum(segment["total_size"] for segment in snapshot["segments"])
+        self.requests = self.peak = self.peak_held = self.requested_at_peak_held = 0
+        live, requested, held = {}, 0, 0
+        for event in max(snapshot["device_traces"], key=len):
+            action, size = event["action"], event["size"]
+            if action == "alloc":
+                self.requests += 1
+                live[event["addr"]] = size
+                requested += size
+            elif action == "free_completed":
+                requested -= live.pop(event["addr"])
+            elif action in ("segment_alloc", "segment_map"):
+                held += size
+            elif action in ("segment_free", "segment_unmap"):
+                held -= size
+            if action == "alloc":  # before that, a new segment has no request in it
+                self.peak = max(self.peak, requested)
+                self.peak_held, self.requested_at_peak_held = max((self.peak_held, self.requested_at_peak_held),
+                                                                  (held, requested))
+        assert held == self.held
 
 
 class ExplainCommand(CommandCase):
@@ -84,9 +110,9 @@ class ExplainCommand(CommandCase):
 
     def test_reproduces_the_segments_of_random_programs(self):
         for seed in range(12):
-            for expandable in (False, True):
-                with self.subTest(seed=seed, expandable=expandable):
-                    allocator = Allocator(expandable=expandable, seed=seed,
+            for expandable, oldest_first in ((False, False), (False, True), (True, False)):
+                with self.subTest(seed=seed, expandable=expandable, oldest_first=oldest_first):
+                    allocator = Allocator(expandable=expandable, seed=seed, oldest_first=oldest_first,
                                           max_split=(32 * MIB if seed % 3 == 2 and not expandable
                                                      else torch_snapshot.UNLIMITED),
                                           divisions=DIVISIONS[seed % 4])
@@ -286,15 +312,73 @@ class ExplainCommand(CommandCase):
         self.assertEqual(ran.returncode, 2)
         self.assertIn("cannot be read", ran.stderr)
 
-    def test_reproduces_snapshots_that_torch_recorded(self):
-        folder = os.environ.get("BERTH_TORCH_SNAPSHOTS")
-        if not folder:
-            self.skipTest("BERTH_TORCH_SNAPSHOTS names no folder of recorded snapshots")
+    def reproduces_what_torch_recorded(self, folder):
         files = sorted(glob.glob(os.path.join(folder, "*.pickle")))
         self.assertTrue(files, "the folder has no snapshots")
         for path in files:
             with self.subTest(path):
-                self.assertTrue(self.explain(path)["recorded"]["model"]["exact"])
+                self.same_as_recorded(path)
+
+    def same_as_recorded(self, path):
+        with open(path, "rb") as file:
+            recorded = RecordedHistory(pickle.load(file))
+        result = self.explain(path, "--top", "1000")
+        self.assertTrue(result["recorded"]["complete"])
+        self.assertTrue(result["recorded"]["model"]["exact"], result["recorded"])
+        self.assertEqual(result["recorded"]["model"]["recorded_bytes"], recorded.held)
+        self.assertEqual(result["recorded"]["peak_held_bytes"], recorded.peak_held)
+        self.assertEqual((result["requests"], result["peak_bytes"]), (recorded.requests, recorded.peak))
+        self.assertEqual(sum(holder["bytes"] for holder in result["holders"]), recorded.peak)
+        scenario = result["scenarios"][0]
+        self.assertEqual(scenario["held_bytes"], recorded.peak_held)
+        self.assertEqual(scenario["requested_bytes"], recorded.requested_at_peak_held)
+        self.assertEqual(sum(scenario[key] for key in scenario if key.endswith("_bytes")) - scenario["held_bytes"],
+                         recorded.peak_held)
+
+    def test_reproduces_kept_snapshots_that_torch_recorded(self):
+        self.reproduces_what_torch_recorded(os.path.join(os.path.dirname(os.path.abspath(__file__)), "snapshots"))
+
+    def test_reproduces_further_snapshots_that_torch_recorded(self):
+        folder = os.environ.get("BERTH_TORCH_SNAPSHOTS")
+        if not folder:
+            self.skipTest("BERTH_TORCH_SNAPSHOTS names no folder of recorded snapshots")
+        self.reproduces_what_torch_recorded(folder)
+
+    def test_other_settings_hold_what_a_program_with_them_holds(self):
+        for seed in range(20):
+            with self.subTest(seed=seed):
+                # As in torch 2.15, the older of two segments has the lower address here.
+                programs = {}
+                for expandable in (False, True):
+                    programs[expandable] = Allocator(expandable=expandable, addresses="ascending")
+                    torch_snapshot.random_program(programs[expandable], seed, 400, empty_cache=False,
+                                                  streams=1 + seed % 3)
+                for expandable, other in ((False, True), (True, False)):
+                    result = self.explain(self.snapshot(programs[expandable]))
+                    held = {each["name"]: each["held_bytes"] for each in result["scenarios"]}
+                    name = "PyTorch, expandable segments" if other else "PyTorch"
+                    self.assertEqual(held[name], RecordedHistory(programs[other].snapshot()).peak_held)
+
+    def test_says_that_a_snapshot_has_no_settings_and_no_times(self):
+        allocator = Allocator()
+        allocator.malloc(1000)
+        allocator.malloc(2 * MIB)
+        snapshot = allocator.snapshot()
+        del snapshot["allocator_settings"]
+        for event in snapshot["device_traces"][0]:
+            del event["time_us"]  # as torch 2.1 writes it
+        torch_snapshot.write(self.path("old.pickle"), snapshot)
+        result = self.explain(self.path("old.pickle"))
+        self.assertEqual((result["recorded"]["settings"], result["peak_at"]), (False, "event 1"))
+        self.assertIn("does not say how the allocator was set up", self.run_explain(self.path("old.pickle")).stdout)
+        self.assertTrue(self.explain(self.snapshot(allocator))["recorded"]["settings"])
+
+    def test_losses_are_those_of_the_fullest_moment(self):
+        allocator = Allocator()
+        for size in (1000, 12 * MIB, 500):
+            allocator.malloc(size)
+        for scenario in self.explain(self.snapshot(allocator))["scenarios"]:
+            self.assertEqual(scenario["requested_bytes"], 12 * MIB + 1500, scenario)
 
 
 if __name__ == "__main__":

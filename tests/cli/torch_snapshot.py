@@ -33,14 +33,16 @@ class Segment:
 
 
 class Allocator:
-    def __init__(self, expandable=False, max_split=UNLIMITED, seed=0, device=0, divisions=None):
+    def __init__(self, expandable=False, max_split=UNLIMITED, seed=0, device=0, divisions=None, addresses="random",
+                 oldest_first=False):
         self.expandable, self.max_split, self.device = expandable, max_split, device
         self.divisions = divisions or {}  # roundup_power2_divisions, by MiB
+        self.oldest_first = oldest_first  # of equal free blocks, as torch 2.15 does; torch 2.6 takes the lowest address
         self.segments = []
         self.events = []
         self.frames = []
         self.time = 1_000_000
-        self.addresses = random.Random(seed)
+        self.addresses = random.Random(seed) if addresses == "random" else None
         self.taken = []
 
     # --- what is recorded ---
@@ -121,7 +123,8 @@ class Allocator:
     def best_fit(self, size, small, stream):
         fits = [block for segment in self.segments if segment.small == small and segment.stream == stream
                 for block in segment.blocks if block.mapped and not block.used and block.size >= size]
-        fits.sort(key=lambda block: (block.size, block.address))
+        age = self.segments.index if self.oldest_first else lambda segment: 0
+        fits.sort(key=lambda block: (block.size, age(block.segment), block.address))
         if not fits:
             return None
         best = fits[0]
@@ -143,8 +146,9 @@ class Allocator:
 
     def new_segment(self, size, small, stream):
         total = 2 * MIB if small else 20 * MIB if size < 10 * MIB else (size + 2 * MIB - 1) // (2 * MIB) * (2 * MIB)
-        while True:  # the driver's addresses follow no order
-            address = 0x7F0000000000 + self.addresses.randrange(1 << 14) * (512 * MIB)
+        while True:  # a driver's addresses follow no order
+            slot = len(self.taken) if self.addresses is None else self.addresses.randrange(1 << 14)
+            address = 0x7F0000000000 + slot * (512 * MIB)
             if address not in self.taken:
                 break
         self.taken.append(address)

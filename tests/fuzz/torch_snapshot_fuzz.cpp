@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   enum class State : std::uint8_t { kNew, kLive, kGone };
   std::vector<State> states(trace->requests.size(), State::kNew);
   for (const berth::cli::TraceStep& step : trace->steps) {
-    if (step.kind == Kind::kEmptyCache) continue;
+    if (!step.is_of_a_request()) continue;
     if (step.request >= states.size()) std::abort();
     State& state = states[step.request];
     if (state != (step.kind == Kind::kAllocate ? State::kNew : State::kLive)) std::abort();
