@@ -35,7 +35,7 @@ void explain_recorded(const RequestTrace& trace, Explanation& result) {
     result.recorded = settings;
     result.scenarios = {{"PyTorch, as recorded", peak}};
     if (recorded.is_complete) result.reproduction = same;
-    if (is_same || settings.made == nullptr) return;
+    if (is_same || settings.made == nullptr || settings.made->empty()) return;  // both rules are one
   }
 }
 
