@@ -49,17 +49,12 @@ Result<void> CpuQueue::do_launch(const Kernel& kernel, std::span<const KernelArg
   return {};
 }
 
-Result<void> CpuQueue::do_submit(std::uint64_t value) {
-  done_.store(value, std::memory_order_release);
+Result<void> CpuQueue::do_submit(std::uint64_t) {
   return {};
 }
 
 Result<void> CpuQueue::do_wait(std::uint64_t) {
   return {};
-}
-
-std::uint64_t CpuQueue::poll() noexcept {
-  return done_.load(std::memory_order_acquire);
 }
 
 }  // namespace berth::internal::cpu
