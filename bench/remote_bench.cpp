@@ -2,11 +2,11 @@
 // reads and sends, how soon a lost rank is noticed, what a cluster costs, and what follows for 10,000 ranks. Everything
 // stays on this machine; the rows of a 1 Gbit/s link need the right to make network namespaces.
 //
-//   remote_bench [--kills N] [--cuts N] [--only PART]...
-// with N runs in which a rank is killed (20) or its link cut (5) at a random moment; PART is one of costs, host, tcp,
-// load, link, faults.
-#include <arpa/inet.h>
-#include <sys/socket.h>
+//   remote_bench [--realtime] [--kills N] [--cuts N] [--joins N] [--only PART]...
+// with N runs in which a rank is killed (20), its link cut (5), or a rank killed while all join (20), at a random
+// moment; PART is one of costs, host, tcp, load, link, faults. --realtime: before all other work of the machine, where
+// the system permits it.
+#include <sched.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -17,6 +17,8 @@
 
 #include "remote_faults.h"
 #include "remote_job.h"
+#include "remote_joins.h"
+#include "remote_sockets.h"
 #include "support/network_namespaces.h"
 
 namespace {
@@ -91,56 +93,6 @@ void one_host() {
   }
 }
 
-// A plain socket on the loopback interface, with a receiving thread.
-class Socket {
- public:
-  explicit Socket(std::size_t bytes) : received_(bytes) {
-    const int listener = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    if (bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener, 1) != 0 ||
-        getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-      std::abort();
-    sender_ = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(sender_, reinterpret_cast<sockaddr*>(&address), size) != 0) std::abort();
-    receiver_ = accept(listener, nullptr, nullptr);
-    close(listener);
-    thread_ = std::thread([this] {
-      while (true) {
-        std::size_t at = 0;
-        while (at < received_.size()) {
-          const ssize_t got = recv(receiver_, received_.data() + at, received_.size() - at, 0);
-          if (got <= 0) return;
-          at += static_cast<std::size_t>(got);
-        }
-        if (write(receiver_, "k", 1) != 1) return;
-      }
-    });
-  }
-  ~Socket() {
-    shutdown(sender_, SHUT_RDWR);
-    thread_.join();
-    close(sender_);
-    close(receiver_);
-  }
-  void send_all(const Bytes& bytes) {
-    for (std::size_t at = 0; at < bytes.size();) {
-      const ssize_t sent = send(sender_, bytes.data() + at, bytes.size() - at, 0);
-      if (sent <= 0) std::abort();
-      at += static_cast<std::size_t>(sent);
-    }
-    char answer = 0;
-    if (read(sender_, &answer, 1) != 1) std::abort();
-  }
-
- private:
-  Bytes received_;
-  int sender_ = -1, receiver_ = -1;
-  std::thread thread_;
-};
-
 void tcp_loopback() {
   Job job({.transports = "tcp"});
   job.connect();
@@ -196,9 +148,10 @@ void gigabit(const std::string& other) {
   const auto path = std::filesystem::temp_directory_path() / fmt::format("berth_link_{}.safetensors", getpid());
   write_checkpoint(path, kLarge);
   const auto file = berth::open_weights(path).value();
-  double load = 1e9, wire = 0;
+  double load = 1e9, plain = 1e9, wire = 0;
   berth::ShardCost cost;
-  for (int i = 0; i < 3; ++i) {
+  flood::Client sockets(other);
+  for (int i = 0; i < 5; ++i) {
     job.tell_all(path);
     const double before = on_the_wire("berth0");
     const auto start = Clock::now();
@@ -208,11 +161,16 @@ void gigabit(const std::string& other) {
     wire = on_the_wire("berth0") - before;
     cost = loaded.plan.cost();
     if (!is_right(loaded, file, 0) || !job.answers()[0].starts_with("ok")) std::abort();
+    plain = std::min(plain, sockets.round(cost.largest_received));
   }
   const auto received = static_cast<double>(cost.largest_received);
   row("1 Gbit/s between namespaces, load 256 MiB by 2 ranks, of the link", received / load / kLink, 0.9, true,
       fmt::format("{:.1f} MB/s to each rank at once; with headers {:.3f} of what the plan sends", received / load / 1e6,
                   wire / static_cast<double>(cost.network_bytes)));
+  fmt::print(
+      "| {:<66} | {:>8.3g} | {:<9} | {:<6} | sockets, in turn with it: {:.1f} MB/s each way, {:.3f} of the link |\n",
+      "the same, of plain sockets both ways at once", plain / load, "", "", received / plain / 1e6,
+      received / plain / kLink);
   std::filesystem::remove(path);
 }
 
@@ -315,7 +273,7 @@ void killed_rank() {
       0.5, false, "DeviceLost");
 }
 
-void faults(int kills, int cuts) {
+void faults(int kills, int cuts, int joins) {
   const auto show = [](const char* what, const FaultCounts& counts) {
     row(fmt::format("hangs, crashes, wrong bytes in {} runs with a {}", counts.runs, what),
         counts.hung + counts.crashed + counts.wrong, 0, false,
@@ -323,6 +281,12 @@ void faults(int kills, int cuts) {
                     counts.last_words.empty() ? "" : "; ", counts.last_words));
   };
   if (kills > 0) show("kill", count_faults(kills, {}, {}));
+  if (joins > 0) {
+    const JoinCounts counts = kill_during_joins(joins);
+    row(fmt::format("hangs, crashes in {} joins of {} ranks with a kill", counts.runs, kJoiningRanks),
+        counts.hung + counts.crashed, 0, false,
+        fmt::format("{} ranks survived, {} of them joined before", counts.survivors, counts.joined));
+  }
   if (cuts == 0) return;
   const berth::test::NetworkNamespaces net("1gbit");
   if (!net.made()) {
@@ -412,6 +376,7 @@ void costs() {
 int main(int count, char** arguments) {
   const std::vector<std::string> words(arguments + 1, arguments + count);
   const auto is = [&](const char* word, std::size_t size) { return words.size() >= size && words[0] == word; };
+  if (is("--flood", 1)) return flood::serve();
   if (is("--serve", 9)) return serve(arguments + 2);
   if (is("--peers", 2)) return measure_peers(static_cast<std::uint32_t>(std::stoul(words[1])));
   if (is("--faults", 3))
@@ -422,11 +387,18 @@ int main(int count, char** arguments) {
     cut_link(words[1], words[2]);
     return 0;
   }
-  int kills = 20, cuts = 5;
+  int kills = 20, cuts = 5, joins = 20;
   std::set<std::string> only;
-  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--realtime") {
+      // Inherited by the other ranks.
+      const sched_param priority{.sched_priority = 1};
+      if (sched_setscheduler(0, SCHED_RR, &priority) != 0) fmt::print("--realtime: not permitted\n");
+    }
+    if (i + 1 == words.size()) break;
     if (words[i] == "--kills") kills = std::atoi(words[i + 1].c_str());
     if (words[i] == "--cuts") cuts = std::atoi(words[i + 1].c_str());
+    if (words[i] == "--joins") joins = std::atoi(words[i + 1].c_str());
     if (words[i] == "--only") only.insert(words[i + 1]);
   }
   const auto wanted = [&](const char* part) { return only.empty() || only.contains(part); };
@@ -447,7 +419,7 @@ int main(int count, char** arguments) {
   if (wanted("link")) between_namespaces();
   if (wanted("faults")) {
     killed_rank();
-    faults(kills, cuts);
+    faults(kills, cuts, joins);
   }
   return 0;
 }

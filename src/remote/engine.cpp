@@ -68,6 +68,8 @@ Result<void> Engine::open() {
   // one, a put of 1 MiB takes 8 ms on UCX 1.22.
   std::vector<std::pair<const char*, const char*>> settings = {
       {"TLS", options_.transports.c_str()}, {"NET_DEVICES", options_.interfaces.c_str()}, {"RNDV_THRESH", "inf"}};
+  // While UCX waits for a connection inside of ep_create, it does not survive that the other process ends.
+  if (may_use_tcp(options_.transports)) settings.emplace_back("TCP_CONN_NB", "y");
   // UCX 1.13 completes a message that TCP sends from its place twice when the receiver dies, and then ends the process
   // by an assertion, there or later. So messages are copied into buffers of UCX, in larger parts than by default. Later
   // versions send from the place, and a message of data is one segment, so that it is copied once where it is received.
@@ -385,6 +387,10 @@ void Engine::put(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::s
 
 std::size_t Engine::data_bytes() const noexcept {
   return connects_early() ? kCopiedDataBytes : kDataBytes;
+}
+
+std::uint32_t Engine::operations_of(std::size_t bytes) const noexcept {
+  return sends_data() ? static_cast<std::uint32_t>((bytes + data_bytes() - 1) / data_bytes()) : 1;
 }
 
 void Engine::send_data(std::uint32_t rank, ucx::Endpoint endpoint, std::uint64_t address,

@@ -114,6 +114,8 @@ class Engine {
   using Done = std::function<void(bool succeeded)>;
   void put(std::uint32_t rank, ucx::Key key, std::uint64_t address, std::span<const std::byte> source,
            const TicketPtr& ticket, Done done = {}) BERTH_REQUIRES(mutex);
+  // How many operations a put of so many bytes is, which its ticket counts.
+  std::uint32_t operations_of(std::size_t bytes) const noexcept;
   // `done` is called when everything that was put to the rank before is in its memory: at once if it is already.
   void flush(std::uint32_t rank, Done done) BERTH_REQUIRES(mutex);
   // Lets a rank write here, for a read that it serves, until forget_target().

@@ -142,11 +142,12 @@ Result<void> write(Engine& engine, Region& region, std::size_t offset, std::span
   if (region.near != nullptr) return copy_near(engine, region, offset, source, &NearWindow::write);
   const MutexLock lock(engine.mutex);
   Result<void> outcome;
+  const std::uint32_t most = kPiecesInFlight * engine.operations_of(kPieceBytes);
   for (std::size_t at = 0; at < source.size(); at += kPieceBytes) {
     if (outcome = check_usable(engine, region); !outcome) break;
     const auto piece = source.subspan(at, std::min(kPieceBytes, source.size() - at));
     engine.put(region.rank, region.key, region.address + offset + at, piece, ticket);
-    engine.wait([&] { return ticket->in_flight < kPiecesInFlight; });
+    engine.wait([&] { return ticket->in_flight < most; });
   }
   if (reuse) engine.wait([&] { return ticket->in_flight == 0; });
   if (!outcome) return outcome;
