@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <thread>
 
 #include "berth/berth.h"
@@ -67,15 +66,6 @@ TEST_F(CudaOnDouble, IsNotThereWithoutADriver) {
   const auto opened = device("CUDA");
   ASSERT_TRUE(fails_with(opened, Code::kDeviceUnavailable));
   EXPECT_NE(opened.error().message().find("install the NVIDIA driver"), std::string::npos);
-}
-
-TEST_F(CudaOnDouble, ReleasesItsContextWithTheLastUser) {
-  DevicePtr gpu = device("CUDA").value();
-  Buffer buffer = Buffer::allocate(gpu, f32, {16}).value();
-  gpu.reset();
-  EXPECT_GT(cuda_double().live_objects(), 0u) << "the buffer keeps the context";
-  buffer = Buffer();
-  EXPECT_EQ(cuda_double().live_objects(), 0u);
 }
 
 TEST_F(CudaOnDouble, IsOutOfMemoryAsAValueThatExplains) {
@@ -241,88 +231,6 @@ TEST_F(CudaOnDouble, WaitsAcrossQueuesAndGpusWithoutTheHost) {
   EXPECT_EQ(seen, Bytes(4096, std::byte{9}));
 }
 
-TEST_F(CudaDeviceTest, ChecksALaunchAgainstWhatTheKernelDeclares) {
-  const DevicePtr gpu = device("CUDA").value();
-  const Kernel add = cuda_test::make_add_kernel(*gpu).value();
-  const Buffer a = Buffer::allocate(gpu, u32, {256}).value();
-  const Buffer b = Buffer::allocate(gpu, u32, {256}).value();
-  const QueuePtr queue = gpu->make_queue().value();
-  const KernelArgument in{a.window().value(), Access::kRead};
-  const KernelArgument out{b.window().value(), Access::kWrite};
-  const Bytes four(4);
-  const Bytes many(64);
-  EXPECT_TRUE(fails_with(queue->launch(add, std::array{in, out}, {}, {}), Code::kInvalidArgument));
-  EXPECT_TRUE(fails_with(queue->launch(add, std::array{in, out}, {}, many), Code::kInvalidArgument));
-  EXPECT_TRUE(fails_with(queue->launch(add, std::array{in, out, in}, {}, four), Code::kInvalidArgument));
-  EXPECT_TRUE(fails_with(queue->launch(add, std::array{in, out, in, in}, {}, four), Code::kInvalidArgument));
-}
-
-TEST_F(CudaDeviceTest, SaysWhyAModuleCannotBeLoaded) {
-  const DevicePtr gpu = device("CUDA").value();
-  EXPECT_TRUE(fails_with(gpu->make_kernel({}), Code::kInvalidArgument));
-  constexpr char nonsense[] = "this is no PTX";
-  const auto refused = gpu->make_kernel({.code = std::as_bytes(std::span(nonsense)), .entry = "x"});
-  ASSERT_TRUE(fails_with(refused, Code::kDriver));
-  EXPECT_NE(refused.error().message().find("cuModuleLoadData"), std::string::npos);
-  EXPECT_TRUE(fails_with(gpu->make_kernel({.code = std::as_bytes(std::span(cuda_test::kAddPtx)), .entry = "absent"}),
-                         Code::kNotFound));
-}
-
-#ifdef BERTH_CUDA_MODULES
-// nvcc made these from tests/doubles/cuda/scale.cu.
-TEST_F(CudaDeviceTest, LoadsAndLaunchesAModuleThatNvccCompiled) {
-  cuda_test::register_scale_kernel();
-  const DevicePtr gpu = device("CUDA").value();
-  for (const char* name : {"scale.ptx", "scale.cubin"}) {
-    std::ifstream file(std::string(BERTH_CUDA_MODULES) + "/" + name, std::ios::binary);
-    ASSERT_TRUE(file) << name;
-    const std::string image((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    const auto scale = gpu->make_kernel({.code = std::as_bytes(std::span(image)), .entry = "berth_scale"});
-    if (cuda_test::on_real_gpu() && !scale && std::string_view(name) == "scale.cubin")
-      continue;  // another architecture
-    ASSERT_TRUE(scale.has_value()) << name << ": " << scale.error().message();
-    std::vector<float> values(100);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-    const auto in = GpuBuffer<float>::alloc_from(gpu, values).value();
-    const auto out = GpuBuffer<float>::alloc_zeros(gpu, values.size()).value();
-    // The constants, as a C struct of the kernel's last parameters.
-    const struct {
-      std::uint32_t count;
-      float factor;
-      double offset;
-    } constants{100, 2.0f, 0.5};
-    Queue* const queue = gpu->default_queue().value();
-    ASSERT_TRUE(queue->launch(*scale,
-                              std::array{KernelArgument{in.slice().buffer().window().value(), Access::kRead},
-                                         KernelArgument{out.slice().buffer().window().value(), Access::kWrite}},
-                              {.groups = {1, 1, 1}, .threads = {128, 1, 1}}, std::as_bytes(std::span(&constants, 1))));
-    const std::vector<float> seen = out.to_host(*gpu).value();
-    EXPECT_EQ(seen[99], 198.5f) << name;
-    EXPECT_EQ(seen[0], 0.5f) << name;
-  }
-}
-#endif
-
-TEST_F(CudaOnDouble, KeepsAKernelLoadedWhileItIsUnderWay) {
-  const DevicePtr gpu = device("CUDA").value();
-  Kernel add = cuda_test::make_add_kernel(*gpu).value();
-  const QueuePtr queue = gpu->make_queue().value();
-  const Buffer a = Buffer::allocate(gpu, u32, {256}, {.zero = true}).value();
-  const Buffer b = Buffer::allocate(gpu, u32, {256}).value();
-  const std::uint32_t constant = 3;
-  ASSERT_TRUE(queue->launch(
-      add,
-      std::array{KernelArgument{a.window().value(), Access::kRead}, KernelArgument{b.window().value(), Access::kWrite}},
-      {.groups = {4, 1, 1}, .threads = {64, 1, 1}}, std::as_bytes(std::span(&constant, 1))));
-  add.reset();
-  EXPECT_EQ(cuda_double().calls("cuModuleUnload"), 0u);
-  ASSERT_TRUE(queue->finish());
-  EXPECT_EQ(cuda_double().calls("cuModuleUnload"), 1u);
-  Bytes seen(1024);
-  ASSERT_TRUE(b.copyout(seen));
-  EXPECT_EQ(seen[0], std::byte{3});
-}
-
 TEST_F(CudaOnDouble, CopiesRowsInOneCall) {
   const DevicePtr gpu = device("CUDA").value();
   const Buffer a = Buffer::allocate(gpu, u8, {1000}).value();
@@ -361,105 +269,6 @@ TEST_F(CudaOnDouble, AllocatesAlsoForTheLineOfAnotherGpu) {
   Bytes seen(64, std::byte{1});
   ASSERT_TRUE(buffer->copyout(seen));
   EXPECT_EQ(seen, Bytes(64));
-}
-
-TEST_F(CudaOnDouble, LeavesTheThreadsContextAsItWas) {
-  const DevicePtr gpu = device("CUDA:1").value();
-  const cuda::Driver* const driver = cuda::Driver::open().value();
-  cuda::Context before = nullptr;
-  ASSERT_EQ(driver->cuDevicePrimaryCtxRetain(&before, 0), cuda::kSuccess);
-  ASSERT_EQ(driver->cuCtxPushCurrent(before), cuda::kSuccess);
-  {
-    const Buffer buffer = Buffer::allocate(gpu, u8, {64}).value();
-    ASSERT_TRUE(buffer.copyin(Bytes(64)));
-    cuda::Context now = nullptr;
-    ASSERT_EQ(driver->cuCtxGetCurrent(&now), cuda::kSuccess);
-    EXPECT_EQ(now, before);
-    {
-      const CudaScope scope = CudaScope::enter(gpu).value();
-      ASSERT_EQ(driver->cuCtxGetCurrent(&now), cuda::kSuccess);
-      EXPECT_EQ(now, gpu->native());
-      cuda_double().clear_calls();
-      ASSERT_TRUE(buffer.copyin(Bytes(64)));
-      EXPECT_EQ(cuda_double().calls("cuCtxPushCurrent"), 0u);
-    }
-    ASSERT_EQ(driver->cuCtxGetCurrent(&now), cuda::kSuccess);
-    EXPECT_EQ(now, before);
-  }
-  ASSERT_EQ(driver->cuCtxPopCurrent(nullptr), cuda::kSuccess);
-  ASSERT_EQ(driver->cuDevicePrimaryCtxRelease(0), cuda::kSuccess);
-  EXPECT_TRUE(fails_with(CudaScope::enter(device("CPU").value()), Code::kInvalidArgument));
-}
-
-TEST_F(CudaOnDouble, KeepsTheFirstGpusContextOnAThreadThatHadNoneUntilTheDeviceGoes) {
-  const cuda::Driver* const driver = cuda::Driver::open().value();
-  const auto current = [&] {
-    cuda::Context now = nullptr;
-    EXPECT_EQ(driver->cuCtxGetCurrent(&now), cuda::kSuccess);
-    return static_cast<void*>(now);
-  };
-  ASSERT_EQ(current(), nullptr);
-  {
-    const DevicePtr second = device("CUDA:1").value();
-    EXPECT_EQ(current(), nullptr) << "the runtime would choose CUDA:0 here, so nothing else may stay";
-    const DevicePtr first = device("CUDA:0").value();
-    EXPECT_EQ(current(), first->native());
-    ASSERT_TRUE(Buffer::allocate(second, u8, {64}).value().copyin(Bytes(64)));
-    EXPECT_EQ(current(), first->native());
-    std::jthread([&] {
-      EXPECT_EQ(current(), nullptr) << "each thread has its own";
-      EXPECT_TRUE(Buffer::allocate(first, u8, {64}).value().copyin(Bytes(64)));
-      EXPECT_EQ(current(), first->native());
-    }).join();
-  }
-  EXPECT_EQ(current(), nullptr);
-}
-
-TEST_F(CudaOnDouble, LeavesTheFirstGpusContextToAThreadThatSetItItself) {
-  const cuda::Driver* const driver = cuda::Driver::open().value();
-  cuda::Context theirs = nullptr;
-  ASSERT_EQ(driver->cuDevicePrimaryCtxRetain(&theirs, 0), cuda::kSuccess);
-  std::jthread([&] {
-    ASSERT_EQ(driver->cuCtxSetCurrent(theirs), cuda::kSuccess);
-    {
-      const DevicePtr gpu = device("CUDA:0").value();
-      ASSERT_EQ(gpu->native(), theirs);
-      const Buffer buffer = Buffer::allocate(gpu, u8, {64}).value();
-      for (int i = 0; i < 3; ++i) ASSERT_TRUE(buffer.copyin(Bytes(64)));
-    }
-    cuda::Context now = nullptr;
-    EXPECT_EQ(driver->cuCtxGetCurrent(&now), cuda::kSuccess);
-    EXPECT_EQ(now, theirs) << "the device is gone, and did not set it";
-    EXPECT_EQ(driver->cuCtxSetCurrent(nullptr), cuda::kSuccess);
-  }).join();
-  ASSERT_EQ(driver->cuDevicePrimaryCtxRelease(0), cuda::kSuccess);
-}
-
-TEST_F(CudaOnDouble, FindsItsContextAgainWhenSomebodyElseChangedTheThreads) {
-  const DevicePtr gpu = device("CUDA:0").value();
-  const DevicePtr other = device("CUDA:1").value();
-  const cuda::Driver& driver = static_cast<cuda::CudaDevice&>(*gpu).driver();
-  Queue* const queue = gpu->default_queue().value();
-  const Buffer buffer = Buffer::allocate(gpu, u8, {64}, {.on = queue->timeline()}).value();
-  ASSERT_TRUE(buffer.copyin(Bytes(64)));
-  const auto theirs = static_cast<cuda::Context>(other->native());
-  for (const cuda::Context context : {theirs, cuda::Context{nullptr}}) {
-    ASSERT_EQ(driver.cuCtxSetCurrent(context), cuda::kSuccess);
-    // The first call goes by memory, is turned down, and is made again.
-    const Buffer fresh = Buffer::allocate(gpu, u8, {64}, {.zero = true, .on = queue->timeline()}).value();
-    ASSERT_TRUE(queue->write(fresh.window().value(), counting_bytes(64)));
-    cuda::Context now = nullptr;
-    ASSERT_EQ(driver.cuCtxGetCurrent(&now), cuda::kSuccess);
-    if (context == theirs) {
-      EXPECT_EQ(now, theirs) << "and what they chose stays";
-    }
-    Bytes seen(64);
-    ASSERT_TRUE(fresh.copyout(seen));
-    EXPECT_EQ(seen, counting_bytes(64));
-  }
-  EXPECT_EQ(cuda_violations("misuse:").size(), 1u) << "from then on the driver is asked first";
-  cuda_double().clear_violations();
-  ASSERT_EQ(driver.cuCtxSetCurrent(nullptr), cuda::kSuccess);
 }
 
 TEST_F(CudaOnDouble, ReusesStagingMemoryOnlyWhenItsCopiesAreDone) {
@@ -524,21 +333,6 @@ TEST_F(CudaOnDouble, ReadsThroughTheSameStagingMemoryAgain) {
     ASSERT_TRUE(queue->finish());
   }
   EXPECT_EQ(cuda_double().calls("cuMemHostAlloc"), before + 1);
-}
-
-TEST_F(CudaDeviceTest, RefusesToLaunchOnMemoryOfAnotherDevice) {
-  const DevicePtr gpu = device("CUDA").value();
-  const Kernel add = cuda_test::make_add_kernel(*gpu).value();
-  const Buffer here = Buffer::allocate(gpu, u32, {256}).value();
-  const Buffer there = Buffer::allocate(device("CPU").value(), u32, {256}).value();
-  const QueuePtr queue = gpu->make_queue().value();
-  const KernelArgument ours{here.window().value(), Access::kRead}, theirs{there.window().value(), Access::kRead};
-  for (const auto& arguments : {std::array{theirs, ours}, std::array{ours, theirs}}) {
-    const auto launched = queue->launch(add, arguments, {}, Bytes(4));
-    ASSERT_FALSE(launched.has_value());
-    EXPECT_TRUE(launched.error().code() == Code::kInvalidArgument || launched.error().code() == Code::kUnsupported)
-        << launched.error().message();
-  }
 }
 
 TEST_F(CudaDeviceTest, HasNoErrorToReportAfterCallsThatSucceeded) {
