@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/processors.h"
 #include "base/try.h"
 #include "run/time_after.h"
 
@@ -20,6 +21,11 @@ std::uint64_t live_end(const RunArena& arena) noexcept {
 }
 
 }  // namespace
+
+unsigned ArenaSet::cap(unsigned max_arenas) noexcept {
+  if (max_arenas == ReplayOptions::kOnePerProcessor) return usable_processors();
+  return max_arenas == 0 ? ReplayOptions::kMaxArenas : max_arenas;
+}
 
 ArenaSet::~ArenaSet() {
   const std::size_t size = size_.load(std::memory_order_relaxed);
@@ -82,7 +88,7 @@ RunArena* ArenaSet::take(RunArena* arena, std::uint64_t need) noexcept {
 RunArena* ArenaSet::acquire(std::uint64_t need, std::chrono::steady_clock::time_point deadline, bool& waited) {
   const MutexLock guard(mutex_);
   // Who comes later does not overtake those that wait.
-  if (in_use_ < cap() && waiting_.empty()) {
+  if (in_use_ < cap_ && waiting_.empty()) {
     RunArena* arena = choose(need);
     if (arena == nullptr) arena = add();
     if (arena != nullptr) return take(arena, need);
@@ -91,14 +97,23 @@ RunArena* ArenaSet::acquire(std::uint64_t need, std::chrono::steady_clock::time_
   waited = true;
   Waiter self{.need = need};
   waiting_.push_back(&self);
-  while (self.given == nullptr)
-    if (!self.woken.wait_until(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) break;
+  // As long as runs end, it is this one's turn some time.
+  const auto patience = deadline - std::chrono::steady_clock::now();
+  std::uint64_t ended = uses_;
+  while (self.given == nullptr) {
+    if (self.woken.wait_until(mutex_, deadline)) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (now < deadline) continue;
+    if (uses_ == ended || patience <= patience.zero()) break;
+    ended = uses_;
+    deadline = time_after(now, std::chrono::ceil<std::chrono::milliseconds>(patience));
+  }
   if (self.given == nullptr) std::erase(waiting_, &self);
   return self.given;
 }
 
 void ArenaSet::serve_waiting() noexcept {
-  while (!waiting_.empty() && in_use_ < cap()) {
+  while (!waiting_.empty() && in_use_ < cap_) {
     Waiter& first = *waiting_.front();
     RunArena* arena = choose(first.need);
     if (arena == nullptr) return;

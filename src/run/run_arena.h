@@ -69,7 +69,8 @@ struct RunArena {
 
 class ArenaSet {
  public:
-  ArenaSet(AllocatorPtr memory, const ReplayOptions& options) : memory_(std::move(memory)), options_(options) {}
+  ArenaSet(AllocatorPtr memory, const ReplayOptions& options)
+      : memory_(std::move(memory)), options_(options), cap_(cap(options.max_arenas)) {}
   ~ArenaSet();
   ArenaSet(const ArenaSet&) = delete;
   ArenaSet& operator=(const ArenaSet&) = delete;
@@ -122,7 +123,7 @@ class ArenaSet {
     RunArena* given = nullptr;
     CondVar woken{};
   };
-  unsigned cap() const noexcept { return options_.max_arenas == 0 ? ReplayOptions::kMaxArenas : options_.max_arenas; }
+  static unsigned cap(unsigned max_arenas) noexcept;
   RunArena* choose(std::uint64_t need) BERTH_REQUIRES(mutex_);
   RunArena* take(RunArena* arena, std::uint64_t need) noexcept BERTH_REQUIRES(mutex_);
   void serve_waiting() noexcept BERTH_REQUIRES(mutex_);
@@ -135,6 +136,7 @@ class ArenaSet {
 
   const AllocatorPtr memory_;
   const ReplayOptions& options_;
+  const unsigned cap_;
 
   mutable Mutex mutex_;
   std::deque<Waiter*> waiting_ BERTH_GUARDED_BY(mutex_);  // in the order in which they came

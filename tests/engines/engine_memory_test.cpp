@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
+#include <chrono>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/processors.h"
 #include "berth/alloc/adaptor.h"
 #include "berth/alloc/limit.h"
 #include "berth/memory/device.h"
@@ -110,6 +114,38 @@ TEST(EngineMemory, WithoutMemoryForTheArenaTheRunIsServedByThePool) {
     three_layers(memory, 6400);
   }
   EXPECT_EQ(memory.replay().counters().planned, 0u);
+}
+
+TEST(EngineMemory, HasNoMoreArenasThanTheProcessHasProcessors) {
+  const unsigned processors = internal::usable_processors();
+  for (const bool capped : {true, false}) {
+    EngineMemoryOptions options;
+    if (!capped) options.replay.max_arenas = 0;
+    options.replay.max_wait = std::chrono::milliseconds(1);
+    EngineMemory memory = EngineMemory::create(options).value();
+    const auto run = [&] {
+      auto scope = memory.run("three layers");
+      three_layers(memory, 6400);
+    };
+    run();
+    run();
+    // As many runs as there are processors are in progress, each on a thread of its own, when one more begins.
+    std::barrier<> meet(processors + 1);
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < processors; ++i)
+      threads.emplace_back([&] {
+        auto held = memory.run("three layers");
+        meet.arrive_and_wait();
+        meet.arrive_and_wait();
+      });
+    meet.arrive_and_wait();
+    run();
+    meet.arrive_and_wait();
+    for (std::thread& thread : threads) thread.join();
+    const ReplayCounters counters = memory.replay().counters();
+    EXPECT_EQ(counters.arenas_peak, capped ? processors : processors + 1);
+    EXPECT_EQ(counters.pooled_runs, capped ? 1u : 0u);
+  }
 }
 
 }  // namespace

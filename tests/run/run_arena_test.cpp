@@ -52,6 +52,28 @@ TEST(ArenaSet, GivesAFreeArenaToTheRunThatWaitsAndNotToTheOneThatComesBack) {
   rig.set.release(*again);
 }
 
+TEST(ArenaSet, ARunWaitsAsLongAsThoseBeforeItTakeTheirTurns) {
+  using std::chrono::milliseconds;
+  Rig rig(1);
+  RunArena* held = rig.acquire(kNever);
+  std::vector<std::jthread> threads;
+  constexpr std::size_t kBefore = 15;
+  for (std::size_t i = 0; i < kBefore; ++i)
+    threads.emplace_back([&] {
+      RunArena* given = rig.acquire(kNever);
+      std::this_thread::sleep_for(milliseconds(100));
+      rig.set.release(*given);
+    });
+  rig.wait_for_waiting(kBefore);
+  threads.emplace_back([&] {
+    RunArena* given = rig.acquire(milliseconds(1000));
+    ASSERT_NE(given, nullptr) << "the others end one after the other";
+    rig.set.release(*given);
+  });
+  rig.wait_for_waiting(kBefore + 1);
+  rig.set.release(*held);
+}
+
 TEST(ArenaSet, GivesTheArenaThatWasUsedLast) {
   Rig rig(3);
   std::array<RunArena*, 3> arenas{};

@@ -25,8 +25,9 @@
 namespace berth::engines {
 
 struct EngineMemoryOptions {
-  // Unless `replay.planning` sets a limit, planning takes at most about 30 ms: it happens between two runs.
-  ReplayOptions replay = {};
+  // Unless `replay.planning` sets a limit, planning takes at most about 30 ms: it happens between two runs. Runs that
+  // would be more than the processors wait, since they compute on these.
+  ReplayOptions replay = {.max_arenas = ReplayOptions::kOnePerProcessor};
   // The allocators for the arenas and for everything else. Null: the CPU device, with arenas faulted in at once. The
   // engine computes in this memory, so it must have a host pointer.
   AllocatorPtr arena_memory = nullptr;

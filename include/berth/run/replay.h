@@ -97,10 +97,12 @@ struct ReplayOptions {
   std::function<Result<MemoryPlan>(const PlanProblem&)> planner = nullptr;
 
   // The most arenas, which is the most runs that follow plans at once. 0: as many as runs overlap, up to kMaxArenas.
+  // kOnePerProcessor: as many as there are processors that the process may use. More runs than that compute nothing
+  // sooner on them, and each would have an arena of its own.
   unsigned max_arenas = 0;
   WhenFull when_full = WhenFull::kWait;
-  // The longest time that begin_run() waits, for an arena or for the end of another run's recording. The run is then
-  // served by the pool, so that runs which depend on each other cannot wait for ever.
+  // The longest time that begin_run() waits, for an arena while no run ends, or for the end of another run's recording.
+  // The run is then served by the pool, so that runs which depend on each other cannot wait for ever.
   std::chrono::milliseconds max_wait{10'000};
 
   // Recordings of one key with dimensions from which its requests are learned. A key whose requests are no function of
@@ -118,6 +120,7 @@ struct ReplayOptions {
   std::function<std::chrono::steady_clock::time_point()> clock = nullptr;
 
   static constexpr unsigned kMaxArenas = 256;
+  static constexpr unsigned kOnePerProcessor = 0xffff'ffff;
 };
 
 // Counters since the Replay was made. Those of runs that are in progress are included.
