@@ -133,6 +133,13 @@ std::uint64_t determinant(std::span<const std::span<const std::int64_t>> columns
 
 }  // namespace
 
+bool ExactFunction::monotone() const noexcept {
+  // Forms rise with their variable and are not negative, and so are their products.
+  for (std::size_t i = 0; i < monomials.size(); ++i)
+    if (monomials[i] != Monomial{} && numerators[i] != 0 && (numerators[i] < 0) != (denominator < 0)) return false;
+  return true;
+}
+
 std::optional<std::uint64_t> ExactFunction::operator()(std::span<const std::int64_t> point,
                                                        bool round_up) const noexcept {
   Wide sum = 0;

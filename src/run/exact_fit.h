@@ -42,6 +42,8 @@ struct ExactFunction {
   // the bytes of a request always are: the function is then not the one that was looked for.
   // With `round_up` it need not be whole.
   std::optional<std::uint64_t> operator()(std::span<const std::int64_t> point, bool round_up = false) const noexcept;
+  // It can be seen that the function never falls when a variable rises.
+  bool monotone() const noexcept;
 };
 
 // Finds functions from samples at given points. What does not depend on the values is computed once, so that many

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/try.h"
+#include "run/extents.h"
 #include "run/let_down.h"
 
 namespace berth::internal::replay {
@@ -14,9 +15,10 @@ namespace {
 // for a plan of a larger shape to be used.
 constexpr double kGoodEnough = 1.01;
 constexpr double kDominates = 1.015;
-// A plan is made for at most so many steps of growing dimensions, and after none could be, for so many runs not tried.
-constexpr std::int64_t kMostAhead = 32;
-constexpr unsigned kAheadPause = 16;
+// A plan for the next steps of dimensions that grow may be this much larger than the first of them needs, and is made
+// for at most so many.
+constexpr double kAhead = 1 + 1.0 / 32;
+constexpr std::int64_t kMostAhead = 64;
 
 std::uint64_t live_load(const ReplayTrace& trace) noexcept {
   std::uint64_t live = 0, peak = 0;
@@ -45,6 +47,56 @@ bool serves(const ReplayTrace& planned, std::span<const std::uint64_t> least,
   return true;
 }
 
+using Shapes = std::map<Extents, ShapePtr>;
+
+// What these dimensions have grown by, if they do so evenly: the last dimensions of the four shapes before them are
+// the same step apart, and were used one after the other, with not many others between; or a plan that was made for
+// growing ones ended a step ago. Empty: they do not. Many sequences may grow at the same time.
+Extents growth(const Shapes& shapes, const Extents& now, std::uint64_t uses) {
+  constexpr int kSteady = 4;
+  constexpr std::uint64_t kBetween = 8;  // uses
+  Extents step;
+  const Extents* after = &now;
+  std::uint64_t used = uses;
+  auto at = shapes.lower_bound(now);
+  for (int i = 0; i < kSteady; ++i) {
+    if (at == shapes.begin()) return {};
+    const KnownShape& before = *(--at)->second;
+    const Extents by = difference(before.until.empty() ? before.dimensions : before.until, *after);
+    if (by.empty() || (i > 0 && by != step) || before.last_use > used || used - before.last_use > kBetween) return {};
+    step = by;
+    if (!before.until.empty()) {
+      // It is not known in how many steps it went through; they were not longer than its length.
+      const Extents length = difference(before.dimensions, before.until);
+      for (std::size_t d = 0; d < step.size(); ++d)
+        if (step[d] > length[d]) return {};
+      return on_the_way(before.dimensions, *after, before.until) ? step : Extents{};
+    }
+    after = &before.dimensions;
+    used = before.last_use;
+  }
+  return step;
+}
+
+// It has these dimensions, or its plan serves them on the way of what grows.
+bool serves(const KnownShape& shape, const KnownKey& key, const Extents& wanted) {
+  if (!shape.attached) return false;
+  if (shape.dimensions == wanted) return true;
+  return !shape.until.empty() && shape.plan != nullptr && shape.plan->predicted && shape.kept_known == key.kept_known &&
+         on_the_way(shape.dimensions, shape.until, wanted);
+}
+
+// Null: there is none. What is in the table comes before what is on the way of another, and lies behind its first
+// dimensions there.
+const ShapePtr* find_serving(const KnownKey& key, const Extents& wanted) {
+  if (key.last != nullptr && !key.last->interrupted && serves(*key.last, key, wanted)) return &key.last;
+  constexpr int kTries = 4;
+  auto at = key.shapes.upper_bound(wanted);
+  for (int i = 0; i < kTries && at != key.shapes.begin(); ++i)
+    if (const ShapePtr& before = (--at)->second; serves(*before, key, wanted)) return &before;
+  return nullptr;
+}
+
 }  // namespace
 
 ShapePtr KnownRuns::find(std::string_view key, std::span<const std::int64_t> dimensions) {
@@ -52,22 +104,30 @@ ShapePtr KnownRuns::find(std::string_view key, std::span<const std::int64_t> dim
   if (at == keys_.end())
     at = keys_.emplace(std::string(key), std::make_shared<KnownKey>(options_.max_recordings, options_.alignment)).first;
   std::vector<std::int64_t> wanted(dimensions.begin(), dimensions.end());
-  if (const auto known = at->second->shapes.find(wanted); known != at->second->shapes.end()) {
-    known->second->last_use = ++uses_;
-    return known->second;
+  const ShapePtr* known = find_serving(*at->second, wanted);
+  if (known != nullptr) {
+    at->second->last = *known;
+    known = &at->second->last;
+    (*known)->last_use = ++uses_;
+    if ((*known)->dimensions == wanted) return *known;
   }
   auto shape = std::make_shared<KnownShape>();
   shape->key = at->second;
   shape->dimensions = std::move(wanted);
   shape->last_use = ++uses_;
+  if (known != nullptr) {
+    shape->plan = (*known)->plan;
+    shape->kind = (*known)->kind;
+    shape->kept_known = (*known)->kept_known;
+  }
   return shape;
 }
 
 const KnownShape* KnownRuns::look_up(std::string_view key, std::span<const std::int64_t> dimensions) const {
   const auto at = keys_.find(key);
   if (at == keys_.end()) return nullptr;
-  const auto known = at->second->shapes.find(std::vector<std::int64_t>(dimensions.begin(), dimensions.end()));
-  return known == at->second->shapes.end() ? nullptr : known->second.get();
+  const ShapePtr* known = find_serving(*at->second, {dimensions.begin(), dimensions.end()});
+  return known == nullptr ? nullptr : known->get();
 }
 
 void KnownRuns::attach(const ShapePtr& shape) {
@@ -90,6 +150,9 @@ void KnownRuns::observed(const ShapePtr& shape, ReplayTrace trace, std::uint64_t
   if (!shape->dimensions.empty() && options_.max_recordings > 0) shape->kind = key->model.add(shape->dimensions, trace);
   shape->trace = std::move(trace);
   shape->trace_id = trace_id;
+  shape->until.clear();
+  // What was planned for its way did not serve it.
+  if (const ShapePtr* on_way = find_serving(*key, shape->dimensions)) (*on_way)->interrupted = true;
   attach(shape);
   if (!shape->to_plan) pending_.push_back(shape);
   shape->to_plan = true;
@@ -161,7 +224,7 @@ void KnownRuns::set_plan(const ShapePtr& shape, std::shared_ptr<const ReplayPlan
   plan_bytes_ -= shape->footprint;
   shape->footprint = sizeof(KnownShape) + (shared ? 0 : plan->footprint());
   plan_bytes_ += shape->footprint;
-  if (shape->plan != nullptr) by_trace_.erase(shape->plan->trace_id);
+  forget_trace(*shape);
   by_trace_[plan->trace_id] = shape;
   shape->plan = std::move(plan);
   if (const std::shared_ptr<KnownKey> key = shape->key.lock()) shape->kept_known = key->kept_known;
@@ -198,58 +261,43 @@ std::shared_ptr<const ReplayPlan> KnownRuns::dominating(const KnownShape& shape,
   return nullptr;
 }
 
-std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_ahead(const KnownShape& shape, KnownKey& key,
+std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_ahead(KnownShape& shape, KnownKey& key,
                                                            const ShapeModel::Prediction& current) {
-  const std::vector<std::int64_t>& now = shape.dimensions;
-  const std::vector<std::int64_t>& before = key.last_new;
-  if (before.size() != now.size() || before == now) return nullptr;
-  for (std::size_t i = 0; i < now.size(); ++i)
-    if (before[i] > now[i]) return nullptr;
-  if (key.ahead_pause > 0) {
-    --key.ahead_pause;
-    return nullptr;
-  }
-  // The dimensions grow from run to run, as with a cache of what a decoder has read: one plan for the next few. How
-  // many that can be changes slowly, so one number of steps is tried, and another the next time.
+  // The dimensions grow from run to run, as with a cache of what a decoder has read: one plan for the next few. What
+  // is between two steps is not predicted again, so it must be sure to lie between them.
+  if (!current.certain || !current.monotone) return nullptr;
+  const std::vector<std::int64_t> step = growth(key.shapes, shape.dimensions, uses_);
+  if (step.empty()) return nullptr;
+  const auto ahead = [&](std::int64_t steps) -> std::optional<ShapeModel::Prediction> {
+    std::optional<std::vector<std::int64_t>> last = advance(shape.dimensions, step, steps);
+    if (!last) return std::nullopt;
+    std::optional<ShapeModel::Prediction> prediction = key.model.predict(*last);
+    if (prediction && (!prediction->certain || prediction->kind != shape.kind)) return std::nullopt;
+    shape.until = std::move(*last);
+    return prediction;
+  };
   const std::uint64_t load = live_load(current.trace);
-  const std::int64_t steps = key.ahead_steps;
-  std::shared_ptr<const ReplayPlan> plan = lay_out_steps_ahead(shape, key, current, load, steps);
-  if (plan != nullptr) {
-    key.ahead_steps = std::min(steps * 2, kMostAhead);
-  } else if (steps > 1) {
-    key.ahead_steps = steps / 2;
-  } else {
-    key.ahead_pause = kAheadPause;
-    key.ahead_steps = 2;
+  std::int64_t steps = kMostAhead;
+  std::optional<ShapeModel::Prediction> prediction = ahead(steps);
+  if (prediction && !within(live_load(prediction->trace), load, kAhead)) {
+    // The bytes grow about evenly over so few steps.
+    const auto more = static_cast<double>(live_load(prediction->trace) - load);
+    steps = static_cast<std::int64_t>(static_cast<double>(steps) * static_cast<double>(load) * (kAhead - 1) / more);
+    prediction = steps > 0 ? ahead(steps) : std::nullopt;
   }
+  std::shared_ptr<const ReplayPlan> plan;
+  if (prediction && serves(prediction->trace, prediction->least, current)) plan = lay_out(key, std::move(*prediction));
+  if (plan != nullptr && !within(plan->memory.size, load, kAhead)) plan = nullptr;
+  if (plan == nullptr) shape.until.clear();
   return plan;
-}
-
-std::shared_ptr<const ReplayPlan> KnownRuns::lay_out_steps_ahead(const KnownShape& shape, KnownKey& key,
-                                                                 const ShapeModel::Prediction& current,
-                                                                 std::uint64_t load, std::int64_t steps) {
-  const std::vector<std::int64_t>& now = shape.dimensions;
-  std::vector<std::int64_t> ahead(now.size());
-  for (std::size_t i = 0; i < now.size(); ++i)
-    if (__builtin_mul_overflow(now[i] - key.last_new[i], steps, &ahead[i]) ||
-        __builtin_add_overflow(ahead[i], now[i], &ahead[i]))
-      return nullptr;
-  std::optional<ShapeModel::Prediction> prediction = key.model.predict(ahead);
-  if (!prediction || prediction->kind != shape.kind || !within(live_load(prediction->trace), load, kDominates))
-    return nullptr;
-  if (!serves(prediction->trace, prediction->least, current)) return nullptr;
-  std::shared_ptr<ReplayPlan> plan = lay_out(key, std::move(*prediction));
-  return plan != nullptr && within(plan->memory.size, load, kDominates) ? plan : nullptr;
 }
 
 bool KnownRuns::predict(const ShapePtr& shape, KnownKey& key) {
   std::optional<ShapeModel::Prediction> prediction = key.model.predict(shape->dimensions);
-  if (!prediction) {
-    key.last_new = shape->dimensions;
-    return false;
-  }
+  if (!prediction) return false;
+  shape->until.clear();
   shape->kind = prediction->kind;
-  shape->certain = prediction->certain;
+  const bool certain = prediction->certain;
   shape->improve = false;
   std::shared_ptr<const ReplayPlan> plan = dominating(*shape, key, *prediction);
   const bool shared = plan != nullptr;
@@ -258,8 +306,8 @@ bool KnownRuns::predict(const ShapePtr& shape, KnownKey& key) {
     plan = lay_out(key, std::move(*prediction));
     if (plan != nullptr) shape->improve = !within(plan->memory.size, plan->memory.lower_bound, kGoodEnough);
   }
-  if (!shared) key.last_new = shape->dimensions;
   if (plan == nullptr) return false;
+  shape->expects_smaller = certain && (shared || !shape->until.empty());
   set_plan(shape, std::move(plan), shared);
   return true;
 }
@@ -288,6 +336,13 @@ Result<void> KnownRuns::prepare(const ShapePtr& shape) {
   return {};
 }
 
+void KnownRuns::forget_trace(const KnownShape& shape) noexcept {
+  if (shape.plan == nullptr) return;
+  // The plan may be that of another shape.
+  const auto at = by_trace_.find(shape.plan->trace_id);
+  if (at != by_trace_.end() && at->second.lock().get() == &shape) by_trace_.erase(at);
+}
+
 void KnownRuns::drop(KnownKey& key, const ShapePtr& shape) noexcept {
   // The argument may be the table's own.
   const ShapePtr held = shape;  // NOLINT(performance-unnecessary-copy-initialization)
@@ -296,7 +351,8 @@ void KnownRuns::drop(KnownKey& key, const ShapePtr& shape) noexcept {
   --attached_;
   plan_bytes_ -= held->footprint;
   held->footprint = 0;
-  if (held->plan != nullptr) by_trace_.erase(held->plan->trace_id);
+  forget_trace(*held);
+  if (key.last == held) key.last = nullptr;
   std::erase(pending_, held);
   held->to_plan = false;
   key.shapes.erase(held->dimensions);

@@ -26,6 +26,9 @@ struct KnownKey;
 struct KnownShape {
   std::weak_ptr<KnownKey> key;
   std::vector<std::int64_t> dimensions;
+  // The plan also serves all dimensions on the straight way from `dimensions` to these. Empty: it does not.
+  std::vector<std::int64_t> until;
+  bool interrupted = false;    // some dimensions on that way have a plan of their own
   ReplayTrace trace;           // recorded and not planned yet
   std::uint64_t trace_id = 0;  // of `trace`
   bool to_plan = false;        // `trace` is to be planned
@@ -35,8 +38,9 @@ struct KnownShape {
   // Written by runs, without the lock.
   std::atomic<unsigned> deviating{0};  // consecutive deviating runs
   std::atomic<unsigned> renewals{0};
-  // Read by runs, without the lock: the prediction of its plan was not one of several.
-  std::atomic<bool> certain{true};
+  // Read by runs, without the lock: smaller requests than planned are no news, because the plan is for larger
+  // dimensions and its prediction was not one of several.
+  std::atomic<bool> expects_smaller{true};
   bool improve = false;   // the planner may find a smaller plan than the one it has
   bool attached = false;  // in the table of its key
   std::uint64_t last_use = 0;
@@ -48,10 +52,8 @@ struct KnownKey {
   KnownKey(std::size_t max_recordings, std::uint64_t alignment) : model(max_recordings, alignment) {}
   ShapeModel model;
   std::map<std::vector<std::int64_t>, ShapePtr> shapes;
-  std::uint64_t kept_known = 0;        // how often a request was found to be kept
-  std::vector<std::int64_t> last_new;  // the last dimensions that there was no plan for
-  std::int64_t ahead_steps = 32;       // of growing dimensions, that the next plan is tried for
-  unsigned ahead_pause = 0;            // runs until that is tried again
+  std::uint64_t kept_known = 0;  // how often a request was found to be kept
+  ShapePtr last;                 // found last; the next run is often the same or its next step
 };
 
 // A request that is live between runs: its trace and its number in it.
@@ -70,8 +72,7 @@ class KnownRuns {
 
   // A run without a plan was recorded, or one with a plan made other requests than planned.
   void observed(const ShapePtr& shape, ReplayTrace trace, std::uint64_t trace_id);
-  // A run followed its predicted plan, which was one of several, and made smaller requests: the next one has a new
-  // plan.
+  // A run followed its predicted plan and made smaller requests, which it did not expect: the next one has a new plan.
   void learned(const ShapePtr& shape, const ReplayTrace& trace);
   // Recordings wait to be planned.
   bool pending() const noexcept { return !pending_.empty(); }
@@ -100,13 +101,11 @@ class KnownRuns {
   bool predict(const ShapePtr& shape, KnownKey& key);
   std::shared_ptr<const ReplayPlan> dominating(const KnownShape& shape, const KnownKey& key,
                                                const ShapeModel::Prediction& prediction) const;
-  std::shared_ptr<const ReplayPlan> lay_out_ahead(const KnownShape& shape, KnownKey& key,
+  std::shared_ptr<const ReplayPlan> lay_out_ahead(KnownShape& shape, KnownKey& key,
                                                   const ShapeModel::Prediction& current);
-  std::shared_ptr<const ReplayPlan> lay_out_steps_ahead(const KnownShape& shape, KnownKey& key,
-                                                        const ShapeModel::Prediction& current, std::uint64_t load,
-                                                        std::int64_t steps);
   std::shared_ptr<ReplayPlan> lay_out(KnownKey& key, ShapeModel::Prediction prediction);
   void stay_within_bounds(const KnownShape* but);
+  void forget_trace(const KnownShape& shape) noexcept;
   void drop(KnownKey& key, const ShapePtr& shape) noexcept;
 
   const ReplayOptions& options_;

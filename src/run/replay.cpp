@@ -473,14 +473,15 @@ class Replay::Impl {
         observe = alone && !run.log_lost;
         if (observe) trace = std::exchange(run.recording, {});
       } else if (mode == Mode::kPlanned) {
-        run.follow.end();
+        const bool news = run.follow.was_smaller() && !shape->expects_smaller;
+        run.follow.end(news);
         observe = alone && did.deviated > 0 && renew(*shape, run.plan->predicted);
         if (observe) {
           trace = run.follow.take_log();
           observe = !trace.requests.empty();
         }
         if (observe) run.follow.adopt_log_numbers(trace_id);
-        learn = alone && did.deviated == 0 && run.follow.was_smaller() && !shape->certain;
+        learn = alone && did.deviated == 0 && news;
         if (learn) trace = run.follow.take_log();
       }
       run.plan = nullptr;

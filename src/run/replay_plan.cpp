@@ -106,6 +106,9 @@ ReplayPlan::ReplayPlan(ReplayTrace trace_in, MemoryPlan memory_in, std::vector<s
                      .alignment = static_cast<std::uint32_t>(trace.requests[i].alignment)});
   }
   add_releases_until(n);
+  leaves_none = std::all_of(trace.requests.begin(), trace.requests.end(), [](const ReplayRequest& request) {
+    return request.kept || request.released_at != ReplayRequest::kNeverReleased;
+  });
 
   by_size.resize(n);
   std::iota(by_size.begin(), by_size.end(), 0u);

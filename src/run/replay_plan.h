@@ -55,6 +55,7 @@ struct ReplayPlan {
   std::uint64_t trace_id = 0;   // identifies the numbering of the requests, over all plans made from one recording
   std::uint64_t alignment = 1;  // the largest of any request
   bool predicted = false;       // the trace was not observed
+  bool leaves_none = false;     // every request with a slot is released in the run
 
   // `least`: of a predicted trace, the fewest bytes that each request may have. Empty: the trace was observed.
   // Requires: `memory` is a valid plan of plan_problem(trace), in at most one block.

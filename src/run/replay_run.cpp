@@ -32,8 +32,11 @@ void PlannedRun::begin(const ReplayPlan& plan) noexcept {
   if (!live_.empty()) distrust();
 }
 
-void PlannedRun::end() noexcept {
-  if (plan_ != nullptr) distrust();
+void PlannedRun::end(bool with_log) noexcept {
+  if (exact_ && cursor_ == steps_end_ && plan_->leaves_none && !with_log)
+    exact_ = false;  // all as planned and nothing live: there is nothing to write down
+  else if (plan_ != nullptr)
+    distrust();
   plan_ = nullptr;
   cursor_ = steps_end_ = nullptr;
 }

@@ -29,8 +29,8 @@ class PlannedRun {
 
   // Starts following `plan`. Slots of earlier runs that are still live stay live.
   void begin(const ReplayPlan& plan) noexcept;
-  // Stops following it. Live slots stay live.
-  void end() noexcept;
+  // Stops following it. Live slots stay live. `with_log`: take_log() may be called.
+  void end(bool with_log) noexcept;
   // Checks every slot from now on.
   void distrust() noexcept;
 
@@ -67,7 +67,8 @@ class PlannedRun {
   // The bytes of the request that is live at this offset; 0: none.
   std::uint64_t size_at(std::uint64_t offset) const noexcept;
 
-  // What the run did, in the form of a recording. Requires: end(). Empty if there was no memory to keep it.
+  // What the run did, in the form of a recording. Requires: end(), with a log unless the run deviated. Empty if there
+  // was no memory to keep it.
   ReplayTrace take_log() noexcept;
   // True if the run made requests that were smaller than predicted.
   bool was_smaller() const noexcept { return !smaller_.empty(); }

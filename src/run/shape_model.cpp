@@ -148,6 +148,9 @@ void ShapeModel::fit(Kind& kind) {
     for (std::uint64_t& bytes : rows[f]) bytes *= units[f];
     kind.functions.push_back(finder.fit(rows[f], kMaxFunctions));
   }
+  kind.monotone = std::all_of(kind.functions.begin(), kind.functions.end(), [](const auto& found) {
+    return !found.empty() && std::all_of(found.begin(), found.end(), [](const auto& f) { return f.monotone(); });
+  });
   find_pieces(kind, finder.points(), std::move(rows));
 }
 
@@ -272,6 +275,7 @@ std::optional<ShapeModel::Prediction> ShapeModel::predict(Dimensions dimensions)
   Prediction prediction;
   prediction.certain = std::all_of(rows.begin(), rows.end(), [](const Pieces::Bounds& b) { return b.certain; });
   if (early && !prediction.certain) return std::nullopt;
+  prediction.monotone = kind->monotone;
   prediction.kind = static_cast<std::uint32_t>(kind - kinds_.begin());
   prediction.trace.releases = kind->releases;
   prediction.trace.requests = kind->requests;

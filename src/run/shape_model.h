@@ -34,7 +34,8 @@ class ShapeModel {
     ReplayTrace trace;
     std::vector<std::uint64_t> least;  // the fewest bytes that each request may have; those of the trace are the most
     std::uint32_t kind = 0;
-    bool certain = true;  // all functions agree
+    bool certain = true;   // all functions agree
+    bool monotone = true;  // larger dimensions never have smaller requests
   };
   // The requests of a run with these dimensions. Nothing if a dimension changes that never did, or in another relation
   // to the others than in the recordings; or if it is not certain, among the first runs. O(requests) but for the first
@@ -79,7 +80,7 @@ class ShapeModel {
     std::vector<Sample> samples;
     std::vector<std::vector<std::uint32_t>> orders;
 
-    bool fitted = false;
+    bool fitted = false, monotone = false;
     std::vector<std::uint32_t> variables;  // dimensions
     std::vector<Relation> relations;
     std::vector<Fitted> fits;                           // one for each request
