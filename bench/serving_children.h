@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <barrier>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -25,38 +26,53 @@ inline Json counters_of(Server& server) {
           {"unlearned", c.unlearned}, {"pool_peak", c.pool_peak}};
 }
 
-// N threads run one session at the same time. Memory is counted from the loaded session on, the recorded runs included;
-// time after a warm-up.
-inline Json threads_child(const std::string& side, const BenchModel& model, unsigned threads, int runs, unsigned cap) {
+// N threads run one session at the same time. Memory is counted from the loaded session on, with the threads of the
+// server that use it, and the recorded runs included; time after a warm-up. `cap`: the most arenas, 0 for no cap;
+// nothing: what the library does by itself.
+inline Json threads_child(const std::string& side, const BenchModel& model, unsigned threads, int runs,
+                          std::optional<unsigned> cap) {
   std::vector<std::byte> bytes = read_file(*find_model(model.file));
   berth::engines::OnnxRuntimeOptions options;
-  options.replay.max_arenas = cap;
+  if (cap) options.replay.max_arenas = *cap;
   Server server(side, bytes, std::move(options));
   bytes = {};
   const std::vector<ort::Tensor> inputs = server.inputs(model.usual);
-  fault_in_code();
-  const OverSession over;
   std::atomic<std::uint64_t> hash{0};
   std::atomic<bool> same{true};
-  const auto all = [&](int count) {
-    std::vector<std::thread> pool;
-    for (unsigned t = 0; t < threads; ++t)
-      pool.emplace_back([&] {
-        for (int i = 0; i < count; ++i) {
-          const std::uint64_t made = server.run(inputs).hash;
-          const std::uint64_t before = hash.exchange(made);
-          if (before != 0 && before != made) same = false;
-        }
-      });
-    for (std::thread& thread : pool) thread.join();
+  // All threads and this one meet before and after each part.
+  std::barrier<> meet(threads + 1);
+  const auto part = [&](int count) {
+    meet.arrive_and_wait();
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t made = server.run(inputs).hash;
+      const std::uint64_t before = hash.exchange(made);
+      if (before != 0 && before != made) same = false;
+    }
+    meet.arrive_and_wait();
   };
-  all(2);
+  constexpr int kWarmup = 2;
+  std::vector<std::thread> pool;
+  for (unsigned t = 0; t < threads; ++t)
+    pool.emplace_back([&] {
+      void* volatile first = std::malloc(1024);  // the C library makes a heap for each thread
+      std::free(first);
+      part(0);
+      part(kWarmup);
+      part(runs);
+    });
+  part(0);
+  fault_in_code();
+  const OverSession over;
+  meet.arrive_and_wait();
+  meet.arrive_and_wait();
   const Json warm = counters_of(server);
   const double cpu = cpu_seconds();
   const Clock::time_point start = Clock::now();
-  all(runs);
+  meet.arrive_and_wait();
+  meet.arrive_and_wait();
   Json result{{"seconds", seconds_since(start)}, {"cpu", cpu_seconds() - cpu}};
   result["over"] = over.highest();
+  for (std::thread& thread : pool) thread.join();
   result["hash"] = hash.load();
   result["same"] = same.load();
   if (server.replay() != nullptr) {
@@ -191,68 +207,96 @@ inline Json decay_child(const std::string& side, const BenchModel& model) {
 }
 
 // A cache that grows by one row in each step; what a step returns is the input of the next.
-inline Json decoder_child(const std::string& side, int steps) {
-  constexpr unsigned kLayers = 4, kWidth = 512;
-  const std::string text = berth::testing::decoder_onnx(kLayers, kWidth);
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  Beginning beginning;
-  berth::engines::OnnxRuntimeOptions options;
-  beginning.measure(options.replay);
-  Server server(side, bytes, std::move(options));
-  fault_in_code();
-  const OverSession over;
-  std::vector<std::vector<std::byte>> caches(2 * kLayers, std::vector<std::byte>(std::size_t{4} * kWidth * 64));
-  std::uint64_t hash = 0xcbf2'9ce4'8422'2325;
-  int planned = 0;
-  std::vector<std::byte> x(std::size_t{4} * kWidth);
-  const double cpu = cpu_seconds();
-  const std::uint64_t faults_before = faults();
-  for (int step = 0; step < steps; ++step) {
-    const std::int64_t past = 64 + step;
-    for (std::size_t i = 0; i < kWidth; ++i) {
-      const float value = static_cast<float>((i * 31 + static_cast<std::size_t>(step) * 17) % 97) / 97.0f;
-      std::memcpy(x.data() + 4 * i, &value, 4);
+class Decoder {
+ public:
+  Decoder(const std::string& side, int most_steps)
+      : beginning_(std::make_unique<Beginning>()), most_steps_(most_steps) {
+    const std::string text = berth::testing::decoder_onnx(kLayers, kWidth);
+    std::vector<std::byte> bytes(text.size());
+    std::memcpy(bytes.data(), text.data(), text.size());
+    berth::engines::OnnxRuntimeOptions options;
+    beginning_->measure(options.replay);
+    server_ = std::make_unique<Server>(side, bytes, std::move(options));
+  }
+
+  // Returns its processor time in seconds.
+  double step() {
+    const double start = thread_seconds();
+    const std::int64_t past = kFirst + steps_;
+    for (std::vector<std::byte>& cache : caches_) {
+      // Their memory is taken once, for the longest: what a heap makes of vectors that grow is not compared.
+      cache.reserve(kRow * static_cast<std::size_t>(kFirst + most_steps_));
+      cache.resize(kRow * static_cast<std::size_t>(past));
     }
-    std::vector<ort::InputView> views{{{1, kWidth}, x}};
+    for (std::size_t i = 0; i < kWidth; ++i) {
+      const float value = static_cast<float>((i * 31 + static_cast<std::size_t>(steps_) * 17) % 97) / 97.0f;
+      std::memcpy(x_.data() + 4 * i, &value, 4);
+    }
+    std::vector<ort::InputView> views{{{1, kWidth}, x_}};
     Dims dims{1, kWidth};
-    for (const auto& cache : caches) {
+    for (const auto& cache : caches_) {
       views.push_back({{past, kWidth}, cache});
       dims.insert(dims.end(), {past, kWidth});
     }
-    std::vector<std::size_t> outputs(server.model().outputs().size());
+    std::vector<std::size_t> outputs(server_->model().outputs().size());
     for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = i;
     std::optional<berth::engines::OnnxRuntimeMemory::Run> scope;
-    if (server.replay() != nullptr) {
-      const double before = thread_seconds();
-      scope.emplace(*server.replay(), "decoder", dims);
-      beginning.all += thread_seconds() - before;
-    }
+    const double before = thread_seconds();
+    if (server_->replay() != nullptr) scope.emplace(*server_->replay(), "decoder", dims);
+    beginning_->all += thread_seconds() - before;
     {
-      const auto made = server.model().run(views, outputs).value();
+      const auto made = server_->model().run(views, outputs).value();
       for (std::size_t i = 0; i < made.size(); ++i) {
         const auto view = made[i].view().value();
         if (i == 0)
-          hash = hash_bytes(view.bytes, hash);
+          hash_ = hash_bytes(view.bytes, hash_);
         else
-          caches[i - 1].assign(view.bytes.begin(), view.bytes.end());
+          caches_[i - 1].assign(view.bytes.begin(), view.bytes.end());
       }
     }
     if (scope) {
       const berth::ReplayRun did = scope->end();
-      planned += !did.recorded && did.deviated == 0 ? 1 : 0;
+      planned_ += !did.recorded && did.deviated == 0 ? 1 : 0;
     }
+    ++steps_;
+    return thread_seconds() - start;
   }
-  const double cpu_after = cpu_seconds();
-  return {{"hash", hash},
-          {"planned", planned},
-          {"cpu", cpu_after - cpu},
-          {"faults", faults() - faults_before},
-          {"begin_ms", beginning.all * 1e3},
-          {"fault_ms", beginning.faults * 1e3},
-          {"search_ms", beginning.search * 1e3},
-          {"over", over.now()},
-          {"counters", counters_of(server)}};
+
+  Json report() {
+    return {{"hash", hash_},
+            {"planned", planned_},
+            {"begin_ms", beginning_->all * 1e3},
+            {"fault_ms", beginning_->faults * 1e3},
+            {"search_ms", beginning_->search * 1e3},
+            {"counters", counters_of(*server_)}};
+  }
+
+ private:
+  static constexpr unsigned kLayers = 4, kWidth = 512;
+  static constexpr std::size_t kRow = std::size_t{4} * kWidth;
+  static constexpr std::int64_t kFirst = 64;
+  std::unique_ptr<Beginning> beginning_;
+  std::unique_ptr<Server> server_;
+  std::vector<std::vector<std::byte>> caches_{2 * kLayers};
+  std::vector<std::byte> x_ = std::vector<std::byte>(kRow);
+  std::uint64_t hash_ = 0xcbf2'9ce4'8422'2325;
+  int most_steps_, planned_ = 0, steps_ = 0;
+};
+
+inline Json decoder_child(const std::string& side, int steps) {
+  Decoder decoder(side, steps);
+  fault_in_code();
+  const OverSession over;
+  const std::uint64_t faults_before = faults();
+  std::vector<double> times;
+  times.reserve(static_cast<std::size_t>(steps));
+  for (int step = 0; step < steps; ++step) times.push_back(decoder.step());
+  const std::uint64_t now = over.now();
+  Json result = decoder.report();
+  result["faults"] = faults() - faults_before;
+  result["over"] = now;
+  result["times"] = times;
+  return result;
 }
 
 }  // namespace serving
