@@ -80,6 +80,8 @@ class Engine {
   bool sends_data() const noexcept { return sends_data_; }
   // UCX before 1.16 ends a process whose peer dies while the two connect, so ranks connect when they join.
   bool connects_early() const noexcept { return ucx_->minor < 16; }
+  // All ranks are connected, where they connect early.
+  void connected() noexcept { half_connected_ = false; }
   // Says goodbye, ends the progress thread and closes all endpoints; what is in flight ends. Only unmap() and destroy()
   // may be called afterwards. Requires: not the progress thread.
   void stop() noexcept;
@@ -205,6 +207,7 @@ class Engine {
   const Sealer sealer_;
   const ucx::Driver* const ucx_;
   const bool sends_data_;
+  bool half_connected_ = false;  // set by the thread that joins
   ucx::Context context_ = nullptr;
   ucx::Worker worker_ = nullptr;
   int descriptor_ = -1;  // readable when the worker has an event; of the worker

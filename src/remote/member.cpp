@@ -145,7 +145,10 @@ Result<std::shared_ptr<Member>> Member::join(ClusterOptions options) {
       [raw = member.get()](std::uint32_t from, std::uint64_t address, std::size_t bytes) {
         return raw->served_->accept(from, address, bytes);
       });
-  if (engine->connects_early()) BERTH_TRY(member->connect_all(deadline));
+  if (engine->connects_early()) {
+    BERTH_TRY(member->connect_all(deadline));
+    engine->connected();
+  }
   offer(member);
   return member;
 }

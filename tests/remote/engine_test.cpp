@@ -62,6 +62,7 @@ class RemoteEngine : public testing::Test {
     other_->start(
         std::move(cards), [](const Message&) {},
         [](std::uint32_t, std::uint64_t, std::size_t) -> std::byte* { return nullptr; });
+    for (const auto& engine : {own_, other_}) engine->connected();  // here they connect when they send
     target_ = place_of_own;
   }
   void send(Message message) {
