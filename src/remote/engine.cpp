@@ -68,17 +68,16 @@ Result<void> Engine::open() {
   // one, a put of 1 MiB takes 8 ms on UCX 1.22.
   std::vector<std::pair<const char*, const char*>> settings = {
       {"TLS", options_.transports.c_str()}, {"NET_DEVICES", options_.interfaces.c_str()}, {"RNDV_THRESH", "inf"}};
+  // While UCX waits for a connection inside of ep_create, it does not survive that the other process ends.
+  if (may_use_tcp(options_.transports)) settings.emplace_back("TCP_CONN_NB", "y");
   // UCX 1.13 completes a message that TCP sends from its place twice when the receiver dies, and then ends the process
   // by an assertion, there or later. So messages are copied into buffers of UCX, in larger parts than by default. Later
   // versions send from the place, and a message of data is one segment, so that it is copied once where it is received.
-  // While those wait for a connection inside of ep_create, they do not survive that the other process ends.
   if (connects_early())
     settings.insert(settings.end(), {{"ZCOPY_THRESH", "inf"}, {"TCP_TX_SEG_SIZE", "64k"}});
   else if (sends_data())
-    settings.insert(settings.end(), {{"ZCOPY_THRESH", "16k"},
-                                     {"TCP_TX_SEG_SIZE", kSegmentBytes},
-                                     {"TCP_RX_SEG_SIZE", kSegmentBytes},
-                                     {"TCP_CONN_NB", "y"}});
+    settings.insert(settings.end(),
+                    {{"ZCOPY_THRESH", "16k"}, {"TCP_TX_SEG_SIZE", kSegmentBytes}, {"TCP_RX_SEG_SIZE", kSegmentBytes}});
   ucx::Status status = ucx::kOk;
   for (const auto& [name, value] : settings)
     if (status == ucx::kOk) status = ucx_->config_modify(config, name, value);
