@@ -33,5 +33,23 @@ TEST(LabelCounters, GroupLabelsThatDifferInTheirLastNumber) {
   EXPECT_EQ(holders[2].label, "(no label)");
 }
 
+TEST(LabelCounters, TellLabelsApartThatDifferInMoreThanTheirLastNumber) {
+  LabelCounters counters;
+  counters.add(Name("layer1"), 40);
+  counters.add(Name("layer9"), 40);
+  counters.add(Name("head1"), 20);  // a letter stands before the number
+  counters.add(Name("7"), 10);
+  counters.add(Name("a/1"), 2);  // '/' and ':' are the characters beside the digits
+  counters.add(Name("a:1"), 1);
+  const auto holders = counters.holders();
+  ASSERT_EQ(holders.size(), 5u);
+  EXPECT_EQ(holders[0].label, "layer1..9");
+  EXPECT_EQ(holders[0].bytes, 80u);
+  EXPECT_EQ(holders[1].label, "head1");
+  EXPECT_EQ(holders[2].label, "7");
+  EXPECT_EQ(holders[3].label, "a/1");
+  EXPECT_EQ(holders[4].label, "a:1");
+}
+
 }  // namespace
 }  // namespace berth
