@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/placement/bounds.h"
+#include "plan/placement/descents.h"
 #include "plan/placement/placer.h"
 #include "plan/placement/pursuit.h"
 #include "plan/placement/strategies.h"
@@ -13,9 +14,10 @@
 namespace berth::internal::planner {
 namespace {
 
-constexpr std::size_t kMostCoreItems = 10'000;  // of a core
-constexpr std::uint64_t kUsual = 512;           // items of the problems that a unit of work is a node of
-constexpr int kUnitBits = 26;                   // a core's peak in units: small numbers are quick
+constexpr std::size_t kMostRestarted = 10'000;  // items of a core
+constexpr std::size_t kMostDescended = 25'000;
+constexpr std::uint64_t kUsual = 512;  // items of the problems that a unit of work is a node of
+constexpr int kUnitBits = 26;          // a core's peak in units: small numbers are quick
 
 std::vector<std::uint32_t> core_items(const Model& model, const CoreShape& shape) {
   const std::vector<std::uint64_t> loads = section_loads(model);
@@ -74,21 +76,36 @@ Layout pack(const Model& core, const ImprovementLimits& limits, Crew& crew, std:
 
 }  // namespace
 
-Improvement place_around_core(const Model& model, const CoreShape& shape, const ImprovementLimits& limits, Crew& crew) {
+Improvement place_around_core(const Model& model, const CoreShape& shape, CoreSearch search, std::size_t fewest,
+                              const Layout& known, const ImprovementLimits& limits, Crew& crew) {
   Improvement result{{{}, kNowhere}, 0};
   std::vector<std::uint32_t> items = core_items(model, shape);
-  if (items.empty() || items.size() > kMostCoreItems) return result;
+  const bool restarts = search == CoreSearch::kRestarts;
+  if (items.empty() || items.size() < fewest || items.size() > (restarts ? kMostRestarted : kMostDescended))
+    return result;
   Portion core = portion_of(model, std::move(items));
   coarsen(core.model, load_bound(model));
   // A node costs more the more items there are.
-  const std::uint64_t cost = 1 + core.items.size() / kUsual;
+  const std::uint64_t cost = restarts ? 1 + core.items.size() / kUsual : 1;
   ImprovementLimits pack_limits = limits;
   pack_limits.work = limits.work / cost;
   if (limits.interrupt.deadline) {  // the rest has to be placed as well, and others want their turn
     const Clock::time_point now = Clock::now();
-    pack_limits.interrupt.deadline = now + (std::max(now, *limits.interrupt.deadline) - now) / 3;
+    const auto left = std::max(now, *limits.interrupt.deadline) - now;
+    pack_limits.interrupt.deadline = now + (restarts ? left / 3 : left * 4 / 5);
   }
-  const Layout packed = pack(core.model, pack_limits, crew, result.work);
+  Layout packed;
+  if (restarts) {
+    packed = pack(core.model, pack_limits, crew, result.work);
+  } else {
+    Layout start =
+        core.layout_of(known);  // sizes were rounded up, so it may overlap here and there: only its top counts
+    const std::uint64_t top = start.top;
+    Improvement found = improve_by_descents(core.model, std::move(start), pack_limits, crew);
+    result.work = found.work;
+    if (found.best.top >= top) return result;
+    packed = std::move(found.best);
+  }
   result.work *= cost;
   Placer placer(model);
   Layout layout{std::vector<std::uint64_t>(model.items.size(), kNowhere), 0};

@@ -18,8 +18,15 @@ struct CoreShape {
   double least = 1e-5;
 };
 
-// A layout around the core of this shape; a top of kNowhere if that has no items or too many to search. `limits.work`
-// is for the search of the core. For a plain space without fixed items.
-Improvement place_around_core(const Model& model, const CoreShape& shape, const ImprovementLimits& limits, Crew& crew);
+// How the core is packed: by many short restarts of the exact search, or, where it has thousands of items, by single
+// descents of it (descents.h).
+enum class CoreSearch : std::uint8_t { kRestarts, kDescents };
+
+// A layout around the core of this shape; a top of kNowhere if that has fewer items than `fewest`, none, or too
+// many to search, or if descents
+// did not get the core below `known`, a layout of the whole. `limits.work` is for the search of the core. For a plain
+// space without fixed items.
+Improvement place_around_core(const Model& model, const CoreShape& shape, CoreSearch search, std::size_t fewest,
+                              const Layout& known, const ImprovementLimits& limits, Crew& crew);
 
 }  // namespace berth::internal::planner

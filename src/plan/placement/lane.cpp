@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kSearchable = 4096;   // items; above, one descent of the search takes too long
 constexpr std::size_t kVeryMany = 200'000;  // items; above, one greedy rule takes seconds
+constexpr std::size_t kManyInCore = 2000;   // items; above, descents are better than restarts
 constexpr std::uint64_t kFirstTurn = 20'000;
 
 // One greedy attempt: a named strategy, or an order of our own for first fit.
@@ -157,10 +158,12 @@ class Lane {
     attempt({named(Strategy::kOnlineBestFit)});
     if (model_.items.size() > kVeryMany) lower();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
+    core(kWholeCore, CoreSearch::kDescents, kManyInCore);
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
-    core(0);
+    core(kCores[0], CoreSearch::kRestarts);
     if (model_.items.size() <= kVeryMany) lower();
-    for (std::size_t shape = 1; shape < std::size(kCores); ++shape) core(shape);
+    core(kWholeCore, CoreSearch::kDescents);
+    for (std::size_t shape = 1; shape < std::size(kCores); ++shape) core(kCores[shape], CoreSearch::kRestarts);
     // Against the clock it is better to improve early; otherwise all rules are heard first.
     if (limits_.interrupt.deadline) eject(limits_.work, 0.5);
     attempt({{"hot_first", {}, by_heat<2>}, {"hot_first", {}, by_heat<10>}});
@@ -172,14 +175,17 @@ class Lane {
 
   // Too small a core is disastrous, and which is large enough differs: a few are tried, and the best is kept.
   static constexpr CoreShape kCores[] = {{0.2, 1e-5}, {0.2, 1e-4}, {0.1, 1e-5}, {0.3, 1e-4}, {0.1, 1e-4}, {0.3, 1e-3}};
+  // Descents leave no room between the items of the core, not even for the tiny ones.
+  static constexpr CoreShape kWholeCore = {0.2, 0};
   static constexpr std::uint64_t kCoreWork = 400'000;
-  void core(std::size_t shape) {
+  void core(const CoreShape& shape, CoreSearch search, std::size_t fewest = 0) {
     if (model_.has_fixed || loose_ || model_.items.size() > kVeryMany) return;
     if (done() || stopped() || result_.work >= limits_.work) return;
-    const ImprovementLimits limits{std::max(limits_.goal, result_.lower_bound),
-                                   std::min(kCoreWork, (limits_.work - result_.work) / 4), round_, limits_.seed,
+    const std::uint64_t left = limits_.work - result_.work;
+    const std::uint64_t work = search == CoreSearch::kRestarts ? std::min(kCoreWork, left / 4) : left / 2;
+    const ImprovementLimits limits{std::max(limits_.goal, result_.lower_bound), work, round_, limits_.seed + fewest,
                                    limits_.interrupt};
-    Improvement found = place_around_core(model_, kCores[shape], limits, crew_);
+    Improvement found = place_around_core(model_, shape, search, fewest, result_.best, limits, crew_);
     result_.work += found.work;
     if (found.best.top >= result_.best.top) return;
     result_.best = std::move(found.best);

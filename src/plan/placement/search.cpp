@@ -58,7 +58,7 @@ Unit Search<Unit>::legal(std::uint32_t item, Unit level) const noexcept {
 template <class Unit>
 void Search<Unit>::reset(Unit capacity) {
   capacity_ = capacity;
-  nodes_ = 0;
+  nodes_ = tried_ = 0;
   components_.clear();
   frames_.clear();
   candidates_.clear();
@@ -249,6 +249,7 @@ void Search<Unit>::open(const Component& where) {
   frame.candidate_begin = frame.candidate_next = static_cast<std::uint32_t>(candidates_.size());
   list_candidates(where, frame.section, frame.level);
   frame.candidate_end = static_cast<std::uint32_t>(candidates_.size());
+  if (style_.look_ahead > 0) look_ahead(where, frame.candidate_begin, frame.candidate_end, frame.level);
   frame.component_begin = frame.component_next = frame.component_end = static_cast<std::uint32_t>(components_.size());
   frames_.push_back(frame);
 }

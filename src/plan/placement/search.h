@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "plan/placement/interrupt.h"
@@ -52,6 +53,11 @@ struct SearchStyle {
   SectionRule section = SectionRule::kLowest;
   bool mirrored = false;  // ties go to the later section instead of the earlier
   std::uint64_t node_limit = 0;
+  // How many candidates of a node, the first by their keys, are tried before one is chosen: what wastes least goes
+  // first. Waste is what the skyline rises by beyond what was put there, the dearer the less slack a section has;
+  // that of an item counts per area to this power.
+  std::uint32_t look_ahead = 0;
+  double area_power = 1;
 };
 
 template <class Unit>
@@ -68,6 +74,8 @@ class Search {
   // After kFound: the offset of each item.
   std::span<const Unit> offsets() const noexcept { return offset_; }
   std::uint64_t nodes() const noexcept { return nodes_; }
+  // Candidates that were tried by looking ahead. Each takes about as long as a node.
+  std::uint64_t tried() const noexcept { return tried_; }
 
  private:
   struct Component {
@@ -103,12 +111,14 @@ class Search {
   bool lift(const Component& where, std::int32_t section, Unit level);
   Unit lowest_over(const Component& where, std::int32_t section, std::uint32_t& which) const noexcept;
   bool paint(const Component& where);
-  void fail_at(std::int32_t section) noexcept { ++failures_[static_cast<std::size_t>(section)]; }
+  void fail_at(std::int32_t section) noexcept { failures_[static_cast<std::size_t>(section)] += trying_ ? 0 : 1; }
   void undo(std::uint32_t mark) noexcept;
   void split(const Component& where);
   void open(const Component& where);
   bool advance(Frame& frame);
   std::int32_t choose_section(const Component& where);
+  void look_ahead(const Component& where, std::uint32_t begin, std::uint32_t end, Unit level);
+  double waste_of(std::uint32_t item, std::size_t mark) const noexcept;
   void list_candidates(const Component& where, std::int32_t section, Unit level);
   Unit next_level(const Component& where, std::int32_t section, Unit level) const noexcept;
   // The items of a component that begin before this section are those from its begin to here.
@@ -130,7 +140,8 @@ class Search {
   SearchStyle style_;
   std::span<const double> keys_;
   Unit capacity_ = 0;
-  std::uint64_t nodes_ = 0;
+  std::uint64_t nodes_ = 0, tried_ = 0;
+  bool trying_ = false;                            // what fails now is not counted
   std::int32_t stale_first_ = 0, stale_last_ = 0;  // where the skyline may have risen
 
   std::vector<Unit> offset_;
@@ -147,6 +158,7 @@ class Search {
   std::vector<std::uint32_t> failures_;                     // how often it ended a branch
   std::vector<std::int32_t> count_;                         // scratch: candidates
   std::vector<std::uint32_t> selected_;                     // scratch: items
+  std::vector<std::pair<double, std::uint32_t>> scored_;    // scratch of look_ahead
   std::vector<Component> components_;
   std::vector<Frame> frames_;
   std::vector<std::uint32_t> candidates_;

@@ -1,5 +1,7 @@
 // The choices of the exact search: which point of the skyline to decide next, and what to try there in which order.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "plan/placement/search.h"
 #include "plan/placement/search_kernels.h"
@@ -75,6 +77,55 @@ void Search<Unit>::list_candidates(const Component& where, std::int32_t section,
   candidates_.push_back(kLift);
 }
 
+// What painting after `mark` of the trail says was wasted by putting `item` there.
+template <class Unit>
+double Search<Unit>::waste_of(std::uint32_t item, std::size_t mark) const noexcept {
+  const double least_slack = 0.001 * static_cast<double>(capacity_);
+  double waste = 0;
+  for (std::size_t t = mark; t < trail_.size(); ++t) {
+    const auto section = static_cast<std::int32_t>(trail_[t].item & ~kFloor);
+    const auto at = static_cast<std::size_t>(section);
+    if (floor_[at] == kFar) continue;
+    const bool under = first_[item] <= section && section < last_[item];
+    const Unit risen = floor_[at] - trail_[t].old - (under ? height_[item] : 0);
+    if (risen <= 0) continue;
+    const double slack = static_cast<double>(capacity_ - floor_[at] - remaining_[at]) + least_slack;
+    waste += static_cast<double>(risen) / (slack * slack);
+  }
+  const double area = static_cast<double>(height_[item]) * static_cast<double>(last_[item] - first_[item]);
+  return waste / std::pow(area, style_.area_power);
+}
+
+// Puts those of these candidates first that waste least. The last of them is kLift and stays the last.
+template <class Unit>
+void Search<Unit>::look_ahead(const Component& where, std::uint32_t begin, std::uint32_t end, Unit level) {
+  const std::uint32_t count = std::min(end - begin - 1, style_.look_ahead);
+  if (count < 2) return;
+  const auto trail = static_cast<std::uint32_t>(trail_.size());
+  Component rest = where;
+  --rest.count;
+  scored_.clear();
+  trying_ = true;
+  for (std::uint32_t i = begin; i < begin + count; ++i) {
+    const std::uint32_t item = candidates_[i];
+    stale_first_ = where.last;
+    stale_last_ = where.first;
+    put(item, level);
+    double waste = std::numeric_limits<double>::infinity();
+    if (raise_over(where, item, level)) {
+      const std::size_t mark = trail_.size();
+      if (paint(rest)) waste = waste_of(item, mark);
+    }
+    undo(trail);
+    scored_.emplace_back(waste, item);
+  }
+  trying_ = false;
+  tried_ += count;
+  // Of equals, the first by its key.
+  std::stable_sort(scored_.begin(), scored_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::uint32_t i = 0; i < count; ++i) candidates_[begin + i] = scored_[i].second;
+}
+
 // If nothing covers the point (section, level), the lowest level above it at which something could.
 template <class Unit>
 Unit Search<Unit>::next_level(const Component& where, std::int32_t section, Unit level) const noexcept {
@@ -112,9 +163,13 @@ Unit Search<Unit>::next_level(const Component& where, std::int32_t section, Unit
 }
 
 template std::int32_t Search<std::int32_t>::choose_section(const Component&);
+template double Search<std::int32_t>::waste_of(std::uint32_t, std::size_t) const noexcept;
+template void Search<std::int32_t>::look_ahead(const Component&, std::uint32_t, std::uint32_t, std::int32_t);
 template void Search<std::int32_t>::list_candidates(const Component&, std::int32_t, std::int32_t);
 template std::int32_t Search<std::int32_t>::next_level(const Component&, std::int32_t, std::int32_t) const noexcept;
 template std::int32_t Search<std::int64_t>::choose_section(const Component&);
+template double Search<std::int64_t>::waste_of(std::uint32_t, std::size_t) const noexcept;
+template void Search<std::int64_t>::look_ahead(const Component&, std::uint32_t, std::uint32_t, std::int64_t);
 template void Search<std::int64_t>::list_candidates(const Component&, std::int32_t, std::int64_t);
 template std::int64_t Search<std::int64_t>::next_level(const Component&, std::int32_t, std::int64_t) const noexcept;
 
