@@ -312,6 +312,7 @@ SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::sp
   split(all);
   const auto roots = static_cast<std::uint32_t>(components_.size());
   std::uint32_t next_root = 0, steps = 0;
+  const std::uint32_t often = style.look_ahead > 0 ? 7 : 63;  // looking ahead, a step takes many times as long
 
   while (next_root < roots || !frames_.empty()) {
     if (frames_.empty()) {
@@ -333,7 +334,7 @@ SearchOutcome Search<Unit>::run(Unit capacity, const SearchStyle& style, std::sp
       frames_.pop_back();
       if (frames_.empty()) return SearchOutcome::kImpossible;
     }
-    if (nodes_ >= style_.node_limit || ((++steps & 63) == 0 && interrupt && interrupt->requested())) {
+    if (nodes_ >= style_.node_limit || ((++steps & often) == 0 && interrupt && interrupt->requested())) {
       return SearchOutcome::kLimit;
     }
   }
