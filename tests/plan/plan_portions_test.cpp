@@ -144,7 +144,8 @@ TEST(HotCore, PlacesEverythingAroundThePackedCore) {
   planner::ImprovementLimits limits;
   limits.goal = planner::load_bound(model);
   limits.work = 20'000;
-  const planner::Improvement found = planner::place_around_core(model, {0.2, 1e-5}, limits, crew);
+  const planner::Improvement found =
+      planner::place_around_core(model, {0.2, 1e-5}, planner::CoreSearch::kRestarts, 0, {}, limits, crew);
   ASSERT_NE(found.best.top, planner::kNowhere);
   EXPECT_EQ(found.best.top, planner::top_of(model, found.best.offsets));
   EXPECT_GE(found.best.top, limits.goal);
@@ -166,8 +167,10 @@ TEST(HotCore, HasNothingToSayWhereNothingIsLargeEnough) {
   const PlanProblem problem = random_problem(200, 3, 60);
   const planner::Model model = planner::build_models(problem, true).value()[0];
   planner::Crew crew(1);
-  EXPECT_EQ(planner::place_around_core(model, {0.2, 2.0}, {.work = 1000, .interrupt = {}}, crew).best.top,
-            planner::kNowhere);
+  for (const auto search : {planner::CoreSearch::kRestarts, planner::CoreSearch::kDescents}) {
+    const planner::ImprovementLimits limits{.work = 1000, .interrupt = {}};
+    EXPECT_EQ(planner::place_around_core(model, {0.2, 2.0}, search, 0, {}, limits, crew).best.top, planner::kNowhere);
+  }
 }
 
 TEST(PlanFamilies, TilingsAreFullAtEveryLevelWhereNothingIsDropped) {
