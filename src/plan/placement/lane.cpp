@@ -158,8 +158,8 @@ class Lane {
     attempt({named(Strategy::kOnlineBestFit)});
     if (model_.items.size() > kVeryMany) lower();
     attempt({{"hot_first", {}, by_heat<5>}, {"size_and_length", {}, order_by_size_and_length}});
-    core(kWholeCore, CoreSearch::kDescents, kManyInCore);
     attempt({named(Strategy::kBreadth), named(Strategy::kSizeFirstFit)});
+    core(kWholeCore, CoreSearch::kDescents, kManyInCore);
     core(kCores[0], CoreSearch::kRestarts);
     if (model_.items.size() <= kVeryMany) lower();
     core(kWholeCore, CoreSearch::kDescents);
