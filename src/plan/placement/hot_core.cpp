@@ -16,9 +16,10 @@ namespace {
 
 constexpr std::size_t kMostRestarted = 10'000;  // items of a core
 constexpr std::size_t kMostDescended = 20'000;
-constexpr std::uint64_t kMostPairs = 50'000'000;  // that live together: a node of a descent looks at those of an item
-constexpr std::uint64_t kUsual = 512;             // items of the problems that a unit of work is a node of
-constexpr int kUnitBits = 26;                     // a core's peak in units: small numbers are quick
+constexpr std::uint64_t kMostCorePairs =
+    50'000'000;                        // that live together: a node of a descent looks at those of an item
+constexpr std::uint64_t kUsual = 512;  // items of the problems that a unit of work is a node of
+constexpr int kUnitBits = 26;          // a core's peak in units: small numbers are quick
 
 std::vector<std::uint32_t> core_items(const Model& model, const CoreShape& shape) {
   const std::vector<std::uint64_t> loads = section_loads(model);
@@ -85,7 +86,7 @@ Improvement place_around_core(const Model& model, const CoreShape& shape, CoreSe
   if (items.empty() || items.size() < fewest || items.size() > (restarts ? kMostRestarted : kMostDescended))
     return result;
   Portion core = portion_of(model, std::move(items));
-  if (!restarts && overlapping_pairs(core.model) > kMostPairs) return result;
+  if (!restarts && overlapping_pairs(core.model) > kMostCorePairs) return result;
   coarsen(core.model, load_bound(model));
   // A node costs more the more items there are.
   const std::uint64_t cost = restarts ? 1 + core.items.size() / kUsual : 1;
