@@ -15,7 +15,7 @@
 #include <numeric>
 #include <optional>
 
-#include "base/processors.h"
+#include "base/os/processors.h"
 #include "serving_children.h"
 
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/processors.h"
+#include "base/os/processors.h"
 #include "base/try.h"
 #include "run/time_after.h"
 

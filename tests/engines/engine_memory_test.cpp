@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/processors.h"
+#include "base/os/processors.h"
 #include "berth/alloc/adaptor.h"
 #include "berth/alloc/limit.h"
 #include "berth/memory/device.h"
