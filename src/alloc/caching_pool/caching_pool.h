@@ -105,8 +105,8 @@ class CachingPoolImpl final : public CachingPool,
   std::int64_t peak_ BERTH_GUARDED_BY(mutex_) = 0;
   std::int64_t quotas_ BERTH_GUARDED_BY(mutex_) = 0;  // of all caches; with shared_cached_ at most max_cached_bytes
   std::int64_t shared_cached_ BERTH_GUARDED_BY(mutex_) = 0;
-  std::uint64_t shared_hits_ BERTH_GUARDED_BY(mutex_) = 0;  // of threads without a cache
-  unsigned slow_calls_ BERTH_GUARDED_BY(mutex_) = 0;
+  std::uint64_t shared_hits_ BERTH_GUARDED_BY(mutex_) = 0;             // of threads without a cache
+  [[maybe_unused]] unsigned slow_calls_ BERTH_GUARDED_BY(mutex_) = 0;  // counted by debug checks
 };
 
 // Calls `visit` for every thread cache while its thread cannot use it.
