@@ -161,12 +161,17 @@ struct JobOptions {
   std::vector<std::string> before{};  // what runs the other ranks
 };
 
+// A new folder in which the ranks of a job find each other. mkdtemp() puts a name of its own in the place of the Xs.
+inline std::string make_job_folder() {
+  std::string folder = (std::filesystem::temp_directory_path() / "berth_bench_XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) std::abort();
+  return folder;
+}
+
 class Job {
  public:
   explicit Job(JobOptions options) : options_(std::move(options)) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "berth_bench_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    folder_ = pattern;
+    folder_ = make_job_folder();
     for (std::uint32_t rank = 1; rank < options_.ranks; ++rank) start(rank);
     exchange_ = make_folder_exchange({.folder = folder_, .rank = 0, .ranks = options_.ranks, .token = folder_}).value();
     ClusterOptions join{

@@ -36,8 +36,7 @@ inline JoinCounts kill_during_joins(int runs) {
   JoinCounts counts;
   std::mt19937 random(std::random_device{}());
   for (; counts.runs < runs; ++counts.runs) {
-    std::string folder = (std::filesystem::temp_directory_path() / "berth_bench_XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) std::abort();
+    const std::string folder = make_job_folder();
     const std::string transports = random() % 2 == 0 ? "tcp" : "";
     std::array<pid_t, kJoiningRanks> processes{};
     for (std::uint32_t rank = 0; rank < kJoiningRanks; ++rank)

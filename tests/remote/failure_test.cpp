@@ -35,6 +35,28 @@ class RemoteFailure : public testing::TestWithParam<const char*> {
         .value();
   }
   test::RankOptions options() const { return {.lends = 64 << 20, .transports = GetParam()}; }
+  // Rank 1 keeps a window of this process and stops while it wants to write. It is given up on, the window is closed,
+  // and it goes on. The memory must stay as it was.
+  template <class Stop, class GoneOn>
+  void give_up_on_a_writer(const Stop& stop, const GoneOn& gone_on) {
+    RankProcess one(folder_, 1, 2, options());
+    folder_.await({1}, 2);
+    const auto cluster = join(2, 2500ms);
+    EXPECT_EQ(one.joined(), "ok joined");
+    const Bytes before = test::rank_pattern_bytes(3, 300'000);
+    const auto near = Buffer::allocate(device("CPU").value(), u8, {before.size()}).value();
+    near.copyin(before).value();
+    const RemoteWindow window = cluster->open(near).value();
+    EXPECT_EQ(one.ask("keep " + test::word_of(window)), "ok");
+    stop(one);
+    EXPECT_TRUE(cluster->close(window).has_value());
+    EXPECT_EQ(cluster->lost(), std::vector<std::uint32_t>{1});
+    one.resume();
+    gone_on(one);
+    Bytes after(before.size());
+    near.copyout(after).value();
+    EXPECT_TRUE(after == before);
+  }
   JobFolder folder_;
 };
 INSTANTIATE_TEST_SUITE_P(Transports, RemoteFailure, testing::Values("", "tcp"),
@@ -183,50 +205,30 @@ TEST_P(RemoteFailure, GivesUpOnARankThatIsSilent) {
 
 // It was given up on, does not know it, and goes on. What it writes to must not be the memory of a closed window.
 TEST_P(RemoteFailure, RefusesTheWritesOfARankThatWasGivenUp) {
-  RankProcess one(folder_, 1, 2, options());
-  folder_.await({1}, 2);
-  const auto cluster = join(2, 2500ms);
-  EXPECT_EQ(one.joined(), "ok joined");
-  const std::size_t bytes = 300'000;
-  const auto near = Buffer::allocate(device("CPU").value(), u8, {bytes}).value();
-  near.copyin(test::rank_pattern_bytes(3, bytes)).value();
-  const RemoteWindow window = cluster->open(near).value();
-  EXPECT_EQ(one.ask("keep " + test::word_of(window)), "ok");
-  one.stop();
-  one.send("write 4");
-  EXPECT_TRUE(cluster->close(window).has_value());
-  EXPECT_EQ(cluster->lost(), std::vector<std::uint32_t>{1});
-  one.resume();
-  const std::string answer = one.answer();
-  EXPECT_EQ(answer.substr(0, 6), "error ") << answer;
-  Bytes back(bytes);
-  near.copyout(back).value();
-  EXPECT_TRUE(back == test::rank_pattern_bytes(3, bytes));
+  give_up_on_a_writer(
+      [](RankProcess& one) {
+        one.stop();
+        one.send("write 4");
+      },
+      [](RankProcess& one) {
+        const std::string answer = one.answer();
+        EXPECT_EQ(answer.substr(0, 6), "error ") << answer;
+      });
 }
 
 // The same, in the worst order: it writes before it hears that the window is closed, and the connection may still take
 // what it sends. Only the owner can refuse it.
 TEST_P(RemoteFailure, RefusesWhatAGivenUpRankSendsBeforeItHearsOfIt) {
-  RankProcess one(folder_, 1, 2, options());
-  folder_.await({1}, 2);
-  const auto cluster = join(2, 2500ms);
-  EXPECT_EQ(one.joined(), "ok joined");
-  const std::size_t bytes = 300'000;
-  const auto near = Buffer::allocate(device("CPU").value(), u8, {bytes}).value();
-  near.copyin(test::rank_pattern_bytes(3, bytes)).value();
-  const RemoteWindow window = cluster->open(near).value();
-  EXPECT_EQ(one.ask("keep " + test::word_of(window)), "ok");
-  one.send("blind 4");
-  one.await_stop();
-  EXPECT_TRUE(cluster->close(window).has_value());
-  EXPECT_EQ(cluster->lost(), std::vector<std::uint32_t>{1});
-  one.resume();
-  EXPECT_NE(one.answer(), "") << "it ends its write";
-  // What it says next comes after what it wrote, so that this has been received, if it ever is.
-  EXPECT_NE(one.ask("barrier").find("rank 0 is lost"), std::string::npos);
-  Bytes back(bytes);
-  near.copyout(back).value();
-  EXPECT_TRUE(back == test::rank_pattern_bytes(3, bytes));
+  give_up_on_a_writer(
+      [](RankProcess& one) {
+        one.send("blind 4");
+        one.await_stop();
+      },
+      [](RankProcess& one) {
+        EXPECT_NE(one.answer(), "") << "it ends its write";
+        // What it says next comes after what it wrote, so that this has been received, if it ever is.
+        EXPECT_NE(one.ask("barrier").find("rank 0 is lost"), std::string::npos);
+      });
 }
 
 TEST_P(RemoteFailure, EndsWaitsForArrivalsOfALostRank) {

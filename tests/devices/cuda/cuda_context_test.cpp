@@ -9,15 +9,11 @@
 #include "support/support.h"
 
 namespace berth {
-
-using namespace internal;
-
 namespace {
 
-using cuda_test::cuda_double;
-using cuda_test::cuda_violations;
-using test::counting_bytes;
-using test::fails_with;
+using namespace cuda_test;
+using namespace internal;
+using namespace test;
 using Bytes = std::vector<std::byte>;
 
 class CudaContext : public cuda_test::CudaDoubleTest {};
